@@ -1,0 +1,147 @@
+"""The result of an alignment: what a user looks at, thresholds and saves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from pixalign import export, viz
+from pixalign.config import AlignConfig
+from pixalign.types import Phrase
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """How strongly each pixel of an image belongs to each class. Arrays are NumPy's.
+
+    ``losses`` float32 [N, T] and ``elbo`` float32 [N] (NaN where nothing was calibrated),
+    ``scores`` float32 [N] in [gamma, 1], ``heatmaps`` float32 [N, H, W] in [0, 1] at the input
+    image's size. Everything is in the order in which the classes were given.
+    """
+
+    image: Image.Image
+    phrases: tuple[Phrase, ...]
+    losses: Floats
+    elbo: Floats
+    scores: Floats
+    heatmaps: Floats
+    config: AlignConfig
+    warnings: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return tuple(phrase.name for phrase in self.phrases)
+
+    @cached_property
+    def exponents(self) -> Floats:
+        """float32 [N]: the power that each map was raised to, 1 / scores."""
+        return (1 / self.scores).astype(np.float32)
+
+    def mask(self, threshold: float | None = None) -> NDArray[np.uint8] | NDArray[np.uint16]:
+        """Labels [H, W]: 0 where no heatmap reaches the threshold, else i for classes[i - 1].
+
+        uint8, or uint16 with more than 255 classes.
+        """
+        kind = np.uint8 if len(self.phrases) <= 255 else np.uint16
+        background = self.heatmaps.max(0) < np.float32(self._threshold(threshold))
+        return np.where(background, 0, self.heatmaps.argmax(0) + 1).astype(kind)
+
+    def probs(self, threshold: float | None = None) -> Floats:
+        """Probabilities float32 [N + 1, H, W] that sum to 1; channel 0 is the background.
+
+        softmax([threshold, heatmaps] / temperature): the threshold is the background's logit,
+        so the most probable channel is the mask.
+        """
+        # The mask counts a heatmap that equals the threshold as foreground.
+        tau = np.nextafter(np.float32(self._threshold(threshold)), np.float32(-1))
+        logits = np.empty((len(self.phrases) + 1, *self.heatmaps.shape[1:]), np.float64)
+        logits[0], logits[1:] = tau, self.heatmaps
+        logits -= logits.max(0)
+        weights = np.exp(logits / self.config.temperature)
+        return (weights / weights.sum(0)).astype(np.float32)
+
+    def shares(self, threshold: float | None = None) -> Floats:
+        """float32 [N + 1]: each label's share of the mask's pixels, background first."""
+        mask = self.mask(threshold)
+        counts = np.bincount(mask.ravel(), minlength=len(self.phrases) + 1)
+        return (counts / mask.size).astype(np.float32)
+
+    def overlay(self, threshold: float | None = None) -> Image.Image:
+        """The image with its mask in colours, and a legend with scores and pixel shares."""
+        shares = self.shares(threshold)
+        legend = [
+            f"{name}  {share:.0%}" + (f"  S={score:.2f}" if self.config.calibrate else "")
+            for name, share, score in zip(self.classes, shares[1:], self.scores, strict=True)
+        ]
+        return viz.overlay(self.image, self.mask(threshold), legend)
+
+    def to_dict(self, threshold: float | None = None) -> dict[str, Any]:
+        """Everything but the pixels, as JSON-able values."""
+        shares = self.shares(threshold)
+        rows = []
+        for index, phrase in enumerate(self.phrases):
+            elbo = float(self.elbo[index])
+            rows.append(
+                {
+                    "label": index + 1,
+                    "name": phrase.name,
+                    "phrase": phrase.phrase,
+                    "score": float(self.scores[index]),
+                    "exponent": float(self.exponents[index]),
+                    "elbo": elbo if np.isfinite(elbo) else None,
+                    "losses": self.losses[index].tolist(),
+                    "pixel_share": float(shares[index + 1]),
+                    "heatmap": self._heatmap_name(index),
+                }
+            )
+        return {
+            "image": {"width": self.image.width, "height": self.image.height},
+            "classes": rows,
+            "background_share": float(shares[0]),
+            "threshold": self._threshold(threshold),
+            "warnings": list(self.warnings),
+            "config": self.config.to_dict(),
+            **self.provenance,
+        }
+
+    def save(self, folder: str | os.PathLike[str], threshold: float | None = None) -> list[Path]:
+        """Write mask.png (indexed palette), heatmaps (8-bit grey), overlay.png, result.json.
+
+        Files of these names are replaced; nothing else in the folder is touched.
+        """
+        record, mask = self.to_dict(threshold), self.mask(threshold)
+        overlay = self.overlay(threshold)
+        target = export.make_folder(folder)
+        written = [
+            export.write_png(
+                target / "mask.png", export.mask_image(mask, viz.palette(len(self.phrases)))
+            ),
+            export.write_png(target / "overlay.png", overlay),
+        ]
+        for index, heatmap in enumerate(self.heatmaps):
+            grey = Image.fromarray(np.round(heatmap * 255).astype(np.uint8))
+            written.append(export.write_png(target / self._heatmap_name(index), grey))
+        written.append(export.write_json(target / "result.json", record))
+        return written
+
+    def _threshold(self, threshold: float | None) -> float:
+        value = self.config.threshold if threshold is None else threshold
+        if not 0 <= value <= 1:
+            raise ValueError(f"threshold is {value!r}; allowed: 0 to 1")
+        return float(value)
+
+    def _heatmap_name(self, index: int) -> str:
+        width = len(str(len(self.phrases)))
+        return f"heatmap_{index + 1:0{width}d}_{export.slug(self.classes[index])}.png"

@@ -1,0 +1,191 @@
+"""Observe attention while a network runs.
+
+Nothing is replaced: forward pre-hooks see each attention layer's input, project queries and keys
+with the layer's own weights, and keep only what is asked for. The network's own (fused)
+attention computes its output, so observing changes no bit of it, whatever processor, adapter or
+offloading is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pixalign.attention.sites import Site
+from pixalign.types import Size
+
+# Attention probabilities held at once, in elements: 128 MiB of float32.
+_PROBABILITY_BUDGET = 2**25
+
+
+class AttentionReader:
+    """Collects head-mean attention of some sites, averaged over a class's text columns.
+
+    Set ``columns`` before a forward pass; inside ``with reader.attached(denoiser)`` every pass
+    leaves each text site's maps in ``cross`` and adds to the running sums of image-to-image
+    attention in ``self_sums``.
+    """
+
+    def __init__(self, sites: Sequence[Site], self_labels: Mapping[Site, str] | None = None):
+        """``self_labels`` names the running sum into which a site's self-attention goes."""
+        self.sites = tuple(sites)
+        self.self_labels = dict(self_labels or {})
+        self.columns: Tensor | None = None  # [B, L, N] averaging matrices of the rows read
+        self.rows = slice(None)  # rows of the network's batch to read
+        self.cross: dict[Site, Tensor] = {}  # float32 [B, N, h, w] of the last pass
+        self.self_sums: dict[str, Tensor] = {}  # float32 [h*w, h*w]
+        self.self_counts: dict[str, int] = {}
+        self._latent: Size = (0, 0)
+
+    @contextmanager
+    def attached(self, denoiser: nn.Module) -> Iterator[AttentionReader]:
+        """Observe every pass of the network inside the block; detach after it, come what may."""
+        with ExitStack() as hooks:
+            if _is_compiled(denoiser):
+                # Compiled code does not see hooks that are added after it was compiled.
+                hooks.enter_context(torch.compiler.set_stance("force_eager"))
+            handle = denoiser.register_forward_pre_hook(self._start, prepend=True, with_kwargs=True)
+            hooks.callback(handle.remove)
+            for site in self.sites:
+                if site.reads_text or site in self.self_labels:
+                    handle = site.module.register_forward_pre_hook(
+                        self._hook(site), with_kwargs=True
+                    )
+                    hooks.callback(handle.remove)
+            yield self
+
+    def self_mean(self, *labels: str) -> Tensor:
+        """Mean image-to-image attention over everything added under those labels."""
+        total = sum(self.self_sums[label] for label in labels)
+        assert isinstance(total, Tensor)
+        return total / sum(self.self_counts[label] for label in labels)
+
+    def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        sample = args[0] if args else kwargs.get("sample", kwargs.get("hidden_states"))
+        height, width = sample.shape[-2:]  # type: ignore[union-attr]
+        self._latent = (height, width)
+        self.cross.clear()
+
+    def _hook(self, site: Site) -> Any:
+        def observe(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self.columns is not None:
+                self._observe(site, *_inputs(*args, **kwargs))
+
+        return observe
+
+    def _observe(
+        self, site: Site, hidden: Tensor, encoder: Tensor | None, mask: Tensor | None
+    ) -> None:
+        hidden = hidden[self.rows]
+        encoder = encoder[self.rows] if encoder is not None else None
+        mask = mask[self.rows] if mask is not None else None
+        query, key = queries_and_keys(site.module, hidden, encoder)
+        images = query.shape[2] if site.reads_image else 0
+        label = self.self_labels.get(site)
+        cross = []
+        for batch, rows, probabilities in _head_mean(site.module, query, key, mask):
+            if site.reads_text:
+                assert self.columns is not None
+                columns = self.columns[batch].to(probabilities)
+                cross.append((batch, rows, probabilities[..., images:] @ columns))
+            if label is not None:
+                self._add_self(label, query.shape[2], rows, probabilities[..., :images])
+        if label is not None:
+            self.self_counts[label] = self.self_counts.get(label, 0) + len(query)
+        if site.reads_text:
+            maps = _assemble(cross, len(query), query.shape[2])  # [B, h*w, N]
+            height, width = site.grid(self._latent)
+            self.cross[site] = maps.transpose(1, 2).unflatten(2, (height, width))
+
+    def _add_self(self, label: str, count: int, rows: slice, probabilities: Tensor) -> None:
+        if label not in self.self_sums:
+            self.self_sums[label] = probabilities.new_zeros(count, count)
+        self.self_sums[label][rows] += probabilities.sum(0)
+
+
+def _is_compiled(network: nn.Module) -> bool:
+    return hasattr(network, "_orig_mod") or any(
+        module._compiled_call_impl is not None for module in network.modules()
+    )
+
+
+def queries_and_keys(
+    module: nn.Module, hidden: Tensor, encoder: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Project an attention layer's input: queries [B, heads, P, d] and keys [B, heads, K, d].
+
+    Queries are those of the image. Keys are the text's for cross-attention, the image's for
+    self-attention, and [image; text] for joint attention.
+    """
+    attn: Any = module
+    if hidden.ndim == 4:  # a bare attention block of a UNet
+        hidden = hidden.flatten(2).transpose(1, 2)
+    if attn.group_norm is not None:
+        hidden = attn.group_norm(hidden.transpose(1, 2)).transpose(1, 2)
+    joint = encoder is not None and attn.add_k_proj is not None
+    source = hidden if encoder is None or joint else encoder
+    if source is encoder and attn.norm_cross is not None:
+        source = attn.norm_encoder_hidden_states(source)
+    query = _heads(attn.to_q(hidden), attn.heads)
+    key = _heads(attn.to_k(source), attn.heads)
+    query = query if attn.norm_q is None else attn.norm_q(query)
+    key = key if attn.norm_k is None else attn.norm_k(key)
+    if joint:
+        text = _heads(attn.add_k_proj(encoder), attn.heads)
+        text = text if attn.norm_added_k is None else attn.norm_added_k(text)
+        key = torch.cat([key, text], dim=2)
+    return query, key
+
+
+def _heads(projected: Tensor, heads: int) -> Tensor:
+    return projected.unflatten(2, (heads, -1)).transpose(1, 2)
+
+
+def _head_mean(
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """softmax(Q K^T / sqrt(d)) (Eq. 4), averaged over heads, in pieces that fit the budget.
+
+    Yields (batch slice, row slice, float32 [b, rows, K]).
+    """
+    attn: Any = module
+    batch, heads, count, _ = query.shape
+    keys = key.shape[2]
+    if attn.upcast_attention:
+        query, key = query.float(), key.float()
+    per_row = heads * keys
+    rows_at_once = min(count, max(1, _PROBABILITY_BUDGET // per_row))
+    items_at_once = max(1, _PROBABILITY_BUDGET // (per_row * count))
+    for first in range(0, batch, items_at_once):
+        items = slice(first, min(first + items_at_once, batch))
+        for start in range(0, count, rows_at_once):
+            rows = slice(start, min(start + rows_at_once, count))
+            logits = (query[items, :, rows] * attn.scale) @ key[items].transpose(2, 3)
+            logits = logits.float()
+            if mask is not None:
+                logits = logits + mask[items].reshape(logits.shape[0], 1, -1, keys).float()
+            yield items, rows, logits.softmax(-1).mean(1)
+
+
+def _assemble(pieces: list[tuple[slice, slice, Tensor]], batch: int, count: int) -> Tensor:
+    if len(pieces) == 1:
+        return pieces[0][2]
+    whole = pieces[0][2].new_empty(batch, count, pieces[0][2].shape[-1])
+    for items, rows, piece in pieces:
+        whole[items, rows] = piece
+    return whole
+
+
+def _inputs(
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | tuple[Tensor, ...] | None = None,
+    attention_mask: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    if isinstance(encoder_hidden_states, tuple):  # (text, image prompts) of an adapter
+        encoder_hidden_states = encoder_hidden_states[0]
+    return hidden_states, encoder_hidden_states, attention_mask

@@ -1,0 +1,232 @@
+"""What every family offers, and what they share."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pixalign.attention import Site
+from pixalign.prompts import Prompt, token_columns
+from pixalign.schedule import DiscreteSchedule, Schedule, Steps, to_epsilon
+from pixalign.types import Size, TokenSpans
+
+# Prompts that go through the text encoders together.
+_TEXT_BATCH = 32
+
+
+@dataclass(frozen=True)
+class TextCondition:
+    """Encoded prompts: ``embeds`` [P, L, D] and, on families that use it, ``pooled`` [P, D']."""
+
+    embeds: Tensor
+    pooled: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.embeds)
+
+    def __getitem__(self, rows: Tensor) -> TextCondition:
+        return TextCondition(self.embeds[rows], None if self.pooled is None else self.pooled[rows])
+
+
+@dataclass(frozen=True)
+class TextStream:
+    """A tokenizer whose tokens fill the text columns from ``start``, at most ``limit`` of them."""
+
+    kind: str  # "clip" or "t5"
+    tokenizer: Any
+    start: int
+    limit: int
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The characters behind each token, special tokens included, nothing cut off."""
+        if not getattr(self.tokenizer, "is_fast", False):
+            raise ValueError(
+                f"{type(self.tokenizer).__name__} cannot tell which characters a token covers; "
+                "load the pipeline with fast tokenizers"
+            )
+        encoded = self.tokenizer(text, return_offsets_mapping=True, verbose=False)
+        return [(start, end) for start, end in encoded["offset_mapping"]]
+
+
+class Backbone(ABC):
+    """A frozen text-to-image pipeline, seen as one function: how well does this text explain it?
+
+    The pipeline is only read: nothing in it is moved, cast or replaced.
+    """
+
+    family: ClassVar[str]
+    description: ClassVar[str]
+    examples: ClassVar[tuple[str, ...]]  # hub ids
+    half_dtype: ClassVar[torch.dtype] = torch.float16  # what the family is run in on a GPU
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
+        self.streams: tuple[TextStream, ...] = self._streams()
+        self.sites: tuple[Site, ...] = self._sites()
+        self._vae: Any = None
+
+    @classmethod
+    @abstractmethod
+    def recognises(cls, components: Mapping[str, str]) -> bool:
+        """Whether a pipeline of these components ({name: class name}) is of this family."""
+
+    @property
+    @abstractmethod
+    def denoiser(self) -> Any:
+        """The network that is asked, a UNet or a transformer."""
+
+    @property
+    @abstractmethod
+    def size_multiple(self) -> int:
+        """Sides of an input image are multiples of this many pixels."""
+
+    @property
+    @abstractmethod
+    def objective(self) -> str:
+        """What the network estimates, a key of `pixalign.schedule.OBJECTIVES`."""
+
+    @property
+    @abstractmethod
+    def schedule(self) -> Schedule:
+        """The noise schedule the network was trained with."""
+
+    @abstractmethod
+    def _streams(self) -> tuple[TextStream, ...]: ...
+
+    @abstractmethod
+    def _sites(self) -> tuple[Site, ...]: ...
+
+    @abstractmethod
+    def _encode_text(self, prompts: list[str]) -> TextCondition: ...
+
+    @abstractmethod
+    def _forward(self, z: Tensor, time: Tensor, text: TextCondition) -> Tensor: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the pipeline computes, also when its parts are offloaded meanwhile."""
+        device: torch.device = self.pipe._execution_device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type the network computes in."""
+        dtype: torch.dtype = self.denoiser.dtype
+        return dtype
+
+    @property
+    def vae_factor(self) -> int:
+        """Pixels on one side of a latent position."""
+        return int(2 ** (len(self.pipe.vae.config.block_out_channels) - 1))
+
+    @property
+    def native_size(self) -> Size:
+        """(height, width) in pixels that the network was trained at."""
+        size = self.denoiser.config.sample_size
+        height, width = (size, size) if isinstance(size, int) else size
+        return height * self.vae_factor, width * self.vae_factor
+
+    @property
+    def largest_side(self) -> int:
+        """The longest side, in pixels, that the network accepts."""
+        return 8 * max(self.native_size)
+
+    def check_alignable(self) -> None:
+        """Refuse networks that need more than a noised latent and a text."""
+        wanted, has = self.denoiser.config.in_channels, self.pipe.vae.config.latent_channels
+        if wanted != has:
+            raise ValueError(
+                f"this {self.family} network takes {wanted} input channels, its VAE makes {has}: "
+                "inpainting and editing networks cannot be aligned, use the base model"
+            )
+
+    @torch.no_grad()
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """Latents float32 [1, C, h, w] of pixels [1, 3, H, W] in [-1, 1]: the posterior mean."""
+        vae = self._float32_vae()
+        config = vae.config
+        mean = vae.encode(pixels.to(self.device, torch.float32)).latent_dist.mode()
+        latents: Tensor = (mean - (config.shift_factor or 0.0)) * config.scaling_factor
+        _check_finite(latents, "the VAE", torch.float32)
+        return latents
+
+    def _float32_vae(self) -> Any:
+        """The pipeline's VAE, or a float32 copy of it: half precision overflows in some."""
+        if self.pipe.vae.dtype == torch.float32:
+            return self.pipe.vae
+        if self._vae is None:
+            from accelerate.hooks import remove_hook_from_module
+
+            self._vae = remove_hook_from_module(copy.deepcopy(self.pipe.vae), recurse=True)
+            self._vae.decoder = nn.Identity()
+            self._vae.to(self.device, torch.float32)
+        return self._vae
+
+    @torch.no_grad()
+    def encode_text(self, prompts: Sequence[str]) -> TextCondition:
+        """Conditional embeddings of the prompts, as the pipeline itself computes them."""
+        parts = [
+            self._encode_text(list(prompts[first : first + _TEXT_BATCH]))
+            for first in range(0, len(prompts), _TEXT_BATCH)
+        ]
+        pooled = [part.pooled for part in parts if part.pooled is not None]
+        return TextCondition(
+            embeds=torch.cat([part.embeds for part in parts]).to(self.dtype),
+            pooled=torch.cat(pooled).to(self.dtype) if pooled else None,
+        )
+
+    def fits(self, text: str) -> bool:
+        """Whether every text encoder reads the whole text."""
+        return all(len(stream.offsets(text)) <= stream.limit for stream in self.streams)
+
+    def token_spans(self, prompt: Prompt, length: int, kinds: str = "all") -> TokenSpans:
+        """The text columns of each class of a prompt, out of ``length``.
+
+        ``kinds="clip"`` leaves T5's columns out. A class without a column is an error.
+        """
+        streams = [s for s in self.streams if kinds in ("all", s.kind)]
+        offsets = [stream.offsets(prompt.text) for stream in streams]
+        columns = []
+        for spans in prompt.spans:
+            found = {
+                stream.start + column
+                for stream, tokens in zip(streams, offsets, strict=True)
+                for column in token_columns(tokens, spans)
+                if column < stream.limit and stream.start + column < length
+            }
+            if not found:
+                words = " / ".join(prompt.text[start:end] for start, end in spans)
+                raise ValueError(f"no tokens of {words!r} were found in {prompt.text!r}")
+            columns.append(tuple(sorted(found)))
+        return TokenSpans(prompt.text, prompt.classes, tuple(columns), length)
+
+    @torch.no_grad()
+    def predict(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
+        """The network's output at noised latents [B, C, h, w], steps [B], texts [B]: float32."""
+        output = self._forward(z.to(self.dtype), steps.time.to(z.device), text)
+        return output.float()
+
+    def epsilon(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
+        """The network's estimate of the noise in z, whatever its objective: float32 [B, ...]."""
+        estimate = to_epsilon(self.objective, self.predict(z, steps, text), z, steps)
+        _check_finite(estimate, f"the {self.family} network", self.dtype)
+        return estimate
+
+
+def _check_finite(values: Tensor, where: str, dtype: torch.dtype) -> None:
+    if not bool(torch.isfinite(values).all()):
+        hint = "" if dtype == torch.float32 else "; load the model with dtype='float32' or 'bfloat16'"
+        raise FloatingPointError(f"{where} produced NaN or infinity in {dtype}{hint}")
+
+
+def discrete_schedule(pipe: Any) -> DiscreteSchedule:
+    """The training schedule behind whatever sampler the pipeline carries."""
+    from diffusers import DDPMScheduler
+
+    return DiscreteSchedule(DDPMScheduler.from_config(pipe.scheduler.config).alphas_cumprod)

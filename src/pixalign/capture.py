@@ -1,0 +1,194 @@
+"""Word maps of any running pipeline.
+
+``with capture(pipe, ["dog"]) as maps: pipe("a dog on a sofa")``
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pixalign.attention import AttentionReader
+from pixalign.backbones import Backbone, wrap
+from pixalign.calibrate import minmax
+from pixalign.collect import middle_index
+from pixalign.heatmaps import combine_layers, resize
+from pixalign.prompts import as_phrases, find
+from pixalign.types import AttentionMaps, Phrase, Size
+
+
+class WordMaps:
+    """Cross-attention of some words at every denoising step of the last pipeline call.
+
+    ``maps["dog"]`` is float32 [steps, images, h, w] on the CPU: the weighted mean over layers
+    of head-mean attention to the word's tokens. A second call inside the block starts anew.
+    """
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+        self.timesteps: list[float] = []
+        self._steps: list[Tensor] = []  # [images, words, h, w] each
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, word: str) -> Tensor:
+        if word not in self.words:
+            raise KeyError(f"{word!r} was not captured; captured are {', '.join(self.words)}")
+        return self.steps[:, :, self.words.index(word)]
+
+    @property
+    def steps(self) -> Tensor:
+        """float32 [steps, images, words, h, w]."""
+        if not self._steps:
+            raise ValueError("nothing captured yet: call the pipeline inside the block first")
+        return torch.stack(self._steps)
+
+    def heatmaps(self, size: Size | None = None) -> Tensor:
+        """float32 [images, words, H, W] in [0, 1]: mean over the steps, resized, min-max."""
+        mean = self.steps.mean(0)
+        return minmax(resize(mean, size) if size else mean, (2, 3))
+
+    def _begin(self) -> None:
+        self.timesteps, self._steps = [], []
+
+    def _add(self, timestep: float, maps: Tensor) -> None:
+        self.timesteps.append(timestep)
+        self._steps.append(maps.float().cpu())
+
+
+@contextmanager
+def capture(
+    pipe: Any,
+    words: Sequence[str],
+    prompt: str | Sequence[str] | None = None,
+    *,
+    cross_weights: str | tuple[float, ...] = "resolution",
+) -> Iterator[WordMaps]:
+    """Record the maps of ``words`` while ``pipe`` is called inside the block.
+
+    Works with text-to-image and image-to-image calls, batches, with and without guidance; only
+    the conditional half is read. The prompt is read from the call; when only embeddings are
+    passed, give it here. A word that one prompt of a batch lacks has a map of zeros there; one
+    that all lack is an error. The pipeline's results do not change by a bit, and it is as before
+    when the block ends, also by an error.
+    """
+    recorder = _Recorder(wrap(pipe), as_phrases(words), prompt, cross_weights)
+    with recorder.attached():
+        yield recorder.maps
+
+
+class _Recorder:
+    """Listens to the pipeline's prompt, its denoiser and its attention layers."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        words: tuple[Phrase, ...],
+        prompt: str | Sequence[str] | None,
+        cross_weights: str | tuple[float, ...],
+    ) -> None:
+        self.backbone = backbone
+        self.words = words
+        self.prompt = prompt
+        self.cross_weights = cross_weights
+        self.maps = WordMaps(tuple(word.name for word in words))
+        self.sites = tuple(site for site in backbone.sites if site.reads_text)
+        self.reader = AttentionReader(self.sites)
+        self.columns: Tensor | None = None  # [images, L, words]
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        pipe, denoiser = self.backbone.pipe, self.backbone.denoiser
+        shadowed = "encode_prompt" in vars(pipe)
+        original = pipe.encode_prompt
+        with ExitStack() as undo:
+            pipe.encode_prompt = self._listening(original)
+            if shadowed:
+                undo.callback(setattr, pipe, "encode_prompt", original)
+            else:
+                undo.callback(delattr, pipe, "encode_prompt")
+            before = denoiser.register_forward_pre_hook(self._before, with_kwargs=True)
+            undo.callback(before.remove)
+            after = denoiser.register_forward_hook(self._after, with_kwargs=True)
+            undo.callback(after.remove)
+            undo.enter_context(self.reader.attached(denoiser))
+            yield
+
+    def _listening(self, encode_prompt: Any) -> Any:
+        signature = inspect.signature(encode_prompt)
+
+        def encode_and_listen(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            prompts = self._prompts(given.arguments)
+            encoded = encode_prompt(*args, **kwargs)
+            self._start(prompts, encoded[0])
+            return encoded
+
+        return encode_and_listen
+
+    def _prompts(self, arguments: dict[str, Any]) -> list[str]:
+        prompt = arguments.get("prompt")
+        if prompt is None:
+            prompt = self.prompt
+        if prompt is None:
+            raise ValueError("only embeddings were passed; tell capture(..., prompt=...) their text")
+        for name in ("prompt_2", "prompt_3"):
+            if arguments.get(name) not in (None, prompt):
+                raise ValueError(f"capture reads one prompt; leave {name} out")
+        return [prompt] if isinstance(prompt, str) else list(prompt)
+
+    def _start(self, prompts: list[str], embeds: Tensor) -> None:
+        """Find the words in the prompts; images of one prompt follow each other."""
+        images, length = embeds.shape[:2]
+        if images % len(prompts):
+            raise ValueError(f"{len(prompts)} prompts do not match {images} embeddings")
+        matrices = [self._matrix(prompt, length) for prompt in prompts]
+        found = torch.stack(matrices).sum((0, 1))
+        for word, weight in zip(self.words, found.tolist(), strict=True):
+            if not weight:
+                raise ValueError(f"word {word.name!r} does not occur in {prompts!r}")
+        self.columns = torch.stack(matrices).repeat_interleave(images // len(prompts), 0)
+        self.maps._begin()
+
+    def _matrix(self, text: str, length: int) -> Tensor:
+        """[length, words] averaging matrix of one prompt, zeros for words it lacks."""
+        prompt = find(self.words, text)
+        return self.backbone.token_spans(prompt, length).averaging_matrix(len(self.words))
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Choose the rows to read: all, or the conditional half behind the unconditional one."""
+        batch = len(args[0] if args else kwargs.get("sample", kwargs.get("hidden_states")))
+        guided = bool(getattr(self.backbone.pipe, "do_classifier_free_guidance", False))
+        self.reader.columns = None
+        if self.columns is not None and batch == len(self.columns) * (1 + guided):
+            self.reader.columns = self.columns.to(self.backbone.device)
+            self.reader.rows = slice(batch - len(self.columns), None)
+
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        cross = self.reader.cross
+        if self.reader.columns is None or len(cross) != len(self.sites):
+            return  # an auxiliary pass, such as skip-layer guidance
+        timestep = args[1] if len(args) > 1 else kwargs["timestep"]
+        layers = [cross[site] for site in self.sites]  # [images, words, h, w] each
+        images = len(layers[0])
+        combined = combine_layers(
+            AttentionMaps(
+                cross=tuple(layer.flatten(0, 1) for layer in layers),
+                factors=tuple(site.factor for site in self.sites),
+                middle=middle_index(self.sites),
+                self_attention=(),
+                grid=(0, 0),
+            ),
+            self.cross_weights,
+        )
+        moment = float(torch.as_tensor(timestep).flatten()[0])
+        self.maps._add(moment, combined.unflatten(0, (images, -1)))

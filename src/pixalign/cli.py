@@ -1,0 +1,182 @@
+"""The ``pixalign`` command. Thin: it parses, calls, prints, and turns bad input into one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+app = typer.Typer(
+    help="Which pixels belong to which words, according to a text-to-image model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda (or cuda:1) or mps.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
+Preset = Literal["default", "paper", "official", "uncalibrated"]
+
+
+@app.command()
+def segment(
+    image: Annotated[str, typer.Argument(metavar="IMG", help="The picture.")],
+    classes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CLASS...", help="What to look for. 'dog=a golden dog' names it dog."
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="Hub id or diffusers folder; see `pixalign models`.")
+    ] = None,
+    preset: Annotated[Preset, typer.Option(help="Settings of the method.")] = "default",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the files. [default: IMG's name + -pixalign]")
+    ] = None,
+    caption: Annotated[
+        str | None, typer.Option(help="A text that contains the classes, to read instead.")
+    ] = None,
+    resize: Annotated[
+        Literal["square", "keep"] | None, typer.Option(help="Square, or keep the picture's shape.")
+    ] = None,
+    gamma: Annotated[float | None, typer.Option(help="Strength: 1 is none, 1/3 the paper's.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Heatmaps below it are background, 0 to 1.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    device: Device = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+    batch_size: Annotated[str, typer.Option(help="Passes at once: auto or a number.")] = "auto",
+    json_: Json = False,
+) -> None:
+    """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
+    from pixalign.align import Aligner
+    from pixalign.config import AlignConfig
+    from pixalign.images import read_image
+    from pixalign.prompts import as_phrases
+
+    chosen = {"resize": resize, "gamma": gamma, "threshold": threshold}
+    overrides = {name: value for name, value in chosen.items() if value is not None}
+    config = AlignConfig.preset(preset, **overrides)
+    phrases = as_phrases([_phrase(text) for text in classes])
+    read_image(image)  # bad input is refused before a model is loaded
+    folder = out or (None if json_ else Path(f"{Path(image).stem}-pixalign"))
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"output {str(folder)!r} is a file; name a folder")
+    aligner = Aligner.from_pretrained(
+        model,
+        device=device,
+        dtype=dtype,
+        config=config,
+        batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
+        progress=True,
+    )
+    result = aligner.align(image, phrases, caption=caption, seed=seed)
+    if folder is not None:
+        result.save(folder)
+    record = result.to_dict()
+    if json_:
+        _print_json(record)
+        return
+    width = max(len(row["name"]) for row in record["classes"])
+    for row in record["classes"]:
+        print(
+            f"{row['name']:<{width}}  {row['pixel_share']:6.1%} of the pixels  "
+            f"score {row['score']:.3f}"
+        )
+    print(f"{'(background)':<{width}}  {record['background_share']:6.1%} of the pixels")
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(f"written to {folder}")
+
+
+@app.command()
+def models(json_: Json = False) -> None:
+    """List the families that work and the models found in the local hub cache."""
+    from pixalign.doctor import cached_models, families
+
+    record = {"families": families(), "cached": cached_models()}
+    if json_:
+        _print_json(record)
+        return
+    print("Families (any diffusers pipeline of these, by hub id, folder or object):")
+    for family in record["families"]:
+        print(f"  {family['family']:<5} {family['description']}")
+        for example in family["examples"]:
+            print(f"        {example}")
+    print("In the local hub cache:" if record["cached"] else "In the local hub cache: none")
+    for entry in record["cached"]:
+        print(f"  {entry['family']:<5} {entry['model']}")
+
+
+@app.command()
+def doctor(device: Device = "auto", json_: Json = False) -> None:
+    """Say what device, number type, versions and models are usable."""
+    from pixalign.doctor import examine
+
+    record = examine(device)
+    if json_:
+        _print_json(record)
+        return
+    for name, version in record["versions"].items():
+        print(f"{name:<13} {version}")
+    for name, state in record["devices"].items():
+        print(f"{name:<13} {state}")
+    print(f"{'chosen':<13} {record['device']}")
+    for family, dtype in record["dtypes"].items():
+        print(f"{'':<13} {family} runs in {dtype}")
+    print(f"{'models':<13} {len(record['cached'])} in the local hub cache")
+    for problem in record["problems"]:
+        print(f"problem: {problem}", file=sys.stderr)
+    if not record["problems"]:
+        print("All is well.")
+
+
+def _phrase(text: str) -> Any:
+    from pixalign.types import Phrase
+
+    name, separator, phrase = text.partition("=")
+    if separator and not phrase.strip():
+        raise ValueError(f"class {text!r} has nothing after '='")
+    return Phrase(name, phrase)
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    print(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _quiet_libraries() -> None:
+    """Libraries' chatter is not for the user of a command."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def main() -> None:
+    """Run a command. Bad input ends with exit code 2 and one line on stderr."""
+    _quiet_libraries()
+    try:
+        app()
+    except (ValueError, OSError, ArithmeticError) as error:
+        _fail(error)
+    except RuntimeError as error:
+        from pixalign.batching import out_of_memory
+
+        if not out_of_memory(error):
+            raise
+        _fail(ValueError("out of memory with one pass at once; use a smaller model or device"))
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def _fail(error: Exception) -> None:
+    if os.environ.get("PIXALIGN_TRACEBACK"):
+        raise error
+    print(f"pixalign: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(2)

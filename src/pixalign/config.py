@@ -1,0 +1,178 @@
+"""Every constant of the method, in one frozen and validated place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pixalign.schedule import STRATEGIES, WEIGHTINGS
+from pixalign.types import allowed
+
+PRESETS = ("default", "paper", "official", "uncalibrated")
+SELF_ATTENTION = ("once", "twice", "up-after-all", "none")
+CROSS_WEIGHTS = ("resolution", "gaussian", "uniform")
+
+
+@dataclass(frozen=True)
+class AlignConfig:
+    """How images and classes are aligned (Algorithm 1). Immutable; checked when built.
+
+    ``AlignConfig()`` is this library's default. ``paper()`` is what the paper writes,
+    ``official()`` what the authors' released code computes, ``uncalibrated()`` the default
+    without the ELBO. Each preset takes overrides: ``AlignConfig.paper(gamma=1 / 2)``.
+    """
+
+    # Calibration, Eq. 5 and line 7.
+    calibrate: bool = True
+    gamma: float = 1 / 3
+
+    # ELBO, Eq. 2. Explicit timesteps (indices into the training schedule) override the rest.
+    elbo_steps: int = 20
+    elbo_strategy: str = "even"
+    elbo_range: tuple[float, float] | None = None
+    elbo_timesteps: tuple[int, ...] | None = None
+    elbo_weighting: str = "uniform"
+    elbo_text: Literal["phrase", "name"] = "phrase"
+
+    # Collecting attention, Eq. 4.
+    collect_steps: int = 10
+    collect_strategy: str = "small"
+    collect_range: tuple[float, float] | None = None
+    collect_timesteps: tuple[int, ...] | None = None
+
+    # Words.
+    template: str = "a photo of {}"
+    prompt_order: Literal["sorted", "given"] = "sorted"
+    columns: Literal["name", "phrase"] = "name"
+    text_columns: Literal["all", "clip"] = "all"
+
+    # From layers to heatmaps. Weights by rank of resolution, lowest first, may be given.
+    cross_weights: str | tuple[float, ...] = "resolution"
+    self_attention: str = "once"
+    image_only_attention: bool = False
+
+    # Pictures in, masks out.
+    resize: Literal["square", "keep"] = "square"
+    threshold: float = 0.4
+    temperature: float = 0.1
+    weak_activation: float = 1.2
+
+    # Fields that take another value on some family of models: {"sd3": {"gamma": 0.5}}.
+    by_family: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("elbo_timesteps", "collect_timesteps", "elbo_range", "collect_range"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not isinstance(self.cross_weights, str):
+            object.__setattr__(self, "cross_weights", tuple(map(float, self.cross_weights)))
+        self._check_numbers()
+        self._check_choices()
+        for family, overrides in self.by_family.items():
+            unknown = set(overrides) - {f.name for f in dataclasses.fields(self)} | (
+                set(overrides) & {"by_family"}
+            )
+            if unknown:
+                raise ValueError(f"by_family[{family!r}] names unknown fields {sorted(unknown)}")
+            dataclasses.replace(self, by_family={}, **overrides)
+
+    def _check_numbers(self) -> None:
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"gamma is {self.gamma!r}; allowed: 0 < gamma <= 1")
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold is {self.threshold!r}; allowed: 0 to 1")
+        for name in ("temperature", "weak_activation"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: above 0")
+        for name in ("elbo_steps", "collect_steps"):
+            steps = getattr(self, name)
+            if not isinstance(steps, int) or steps < 1:
+                raise ValueError(f"{name} is {steps!r}; allowed: a whole number from 1")
+        for name in ("elbo_range", "collect_range"):
+            bounds = getattr(self, name)
+            if bounds is not None and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1] <= 1):
+                raise ValueError(f"{name} is {bounds!r}; allowed: (low, high) inside [0, 1]")
+        for name in ("elbo_timesteps", "collect_timesteps"):
+            indices = getattr(self, name)
+            if indices is not None and (
+                not indices or not all(isinstance(index, int) and index >= 0 for index in indices)
+            ):
+                raise ValueError(f"{name} is {indices!r}; allowed: one or more whole numbers >= 0")
+
+    def _check_choices(self) -> None:
+        allowed("elbo_strategy", self.elbo_strategy, tuple(STRATEGIES))
+        allowed("collect_strategy", self.collect_strategy, tuple(STRATEGIES))
+        allowed("elbo_weighting", self.elbo_weighting, WEIGHTINGS)
+        allowed("elbo_text", self.elbo_text, ("phrase", "name"))
+        allowed("prompt_order", self.prompt_order, ("sorted", "given"))
+        allowed("columns", self.columns, ("name", "phrase"))
+        allowed("text_columns", self.text_columns, ("all", "clip"))
+        allowed("self_attention", self.self_attention, SELF_ATTENTION)
+        allowed("resize", self.resize, ("square", "keep"))
+        if isinstance(self.cross_weights, str):
+            allowed("cross_weights", self.cross_weights, CROSS_WEIGHTS)
+        elif not self.cross_weights or min(self.cross_weights) < 0 or not sum(self.cross_weights):
+            raise ValueError(
+                f"cross_weights is {self.cross_weights!r}; allowed: {', '.join(CROSS_WEIGHTS)} "
+                "or one weight >= 0 for each resolution, lowest first, not all 0"
+            )
+        if self.template.count("{}") != 1 or self.template.count("{") != 1:
+            raise ValueError(f"template is {self.template!r}; it needs exactly one {{}}")
+
+    @classmethod
+    def default(cls, **overrides: Any) -> AlignConfig:
+        """This library's settings."""
+        return cls(**overrides)
+
+    @classmethod
+    def paper(cls, **overrides: Any) -> AlignConfig:
+        """What the paper writes: the likelihood weighting -lambda'(t), classes as given."""
+        return cls(**{"elbo_weighting": "likelihood", "prompt_order": "given"} | overrides)
+
+    @classmethod
+    def official(cls, **overrides: Any) -> AlignConfig:
+        """What the authors' released code computes.
+
+        On SDXL its own self-attention weights divide 0 by 0; there, this preset applies the
+        mean self-attention twice. On SD3 it follows the code's flow path.
+        """
+        settings: dict[str, Any] = {
+            "elbo_timesteps": tuple(range(1, 1000, 50)),
+            "collect_timesteps": tuple(range(20, 201, 20)),
+            "prompt_order": "given",
+            "self_attention": "up-after-all",
+            "by_family": {
+                "sdxl": {"self_attention": "twice"},
+                "sd3": {
+                    "self_attention": "twice",
+                    "image_only_attention": True,
+                    "cross_weights": "gaussian",
+                    "elbo_weighting": "native",
+                    "text_columns": "clip",
+                },
+            },
+        }
+        return cls(**settings | overrides)
+
+    @classmethod
+    def uncalibrated(cls, **overrides: Any) -> AlignConfig:
+        """Algorithm 1 without lines 3 and 7: attention alone."""
+        return cls(**{"calibrate": False} | overrides)
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> AlignConfig:
+        """The preset of that name, one of ``PRESETS``."""
+        allowed("preset", name, PRESETS)
+        built: AlignConfig = getattr(cls, name)(**overrides)
+        return built
+
+    def for_family(self, family: str) -> AlignConfig:
+        """The settings in force on that family: ``by_family`` applied and emptied."""
+        return dataclasses.replace(self, **dict(self.by_family.get(family, {}), by_family={}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able values; ``AlignConfig(**config.to_dict())`` equals the config."""
+        values = dataclasses.asdict(self)
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}

@@ -1,0 +1,74 @@
+"""Files, written whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write beside the target, then rename: a reader never sees half a file."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> Path:
+    """Indented JSON; what is not a number (NaN) must have become null before."""
+    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+    return write_bytes(path, (text + "\n").encode())
+
+
+def write_png(path: Path, image: Image.Image) -> Path:
+    """A PNG of any mode."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return write_bytes(path, buffer.getvalue())
+
+
+def mask_image(mask: np.ndarray, colours: np.ndarray) -> Image.Image:
+    """An indexed-palette picture of a label mask [H, W]; 16-bit grey above 255 classes.
+
+    ``colours`` uint8 [n, 3] are the palette's first entries.
+    """
+    if mask.dtype != np.uint8:
+        return Image.fromarray(mask.astype(np.uint16))
+    image = Image.frombytes("P", (mask.shape[1], mask.shape[0]), mask.tobytes())
+    image.putpalette(colours[:256].astype(np.uint8).tobytes())
+    return image
+
+
+def make_folder(folder: str | os.PathLike[str]) -> Path:
+    """An existing or new folder; never emptied."""
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"output {str(path)!r} is a file; name a folder")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def slug(name: str) -> str:
+    """A class name as part of a file name."""
+    return re.sub(r"[^\w]+", "-", name.lower()).strip("-")[:60] or "class"

@@ -1,0 +1,82 @@
+"""From attention layers to heatmaps, probabilities and masks. Pure functions of tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from pixalign.calibrate import minmax
+from pixalign.types import AttentionMaps, Size
+
+# The paper's weights by rank of resolution, lowest first; two resolutions take 15, 1.
+_BY_RESOLUTION = (15.0, 10.0, 1.0, 1.0)
+
+
+def layer_weights(
+    factors: Sequence[int], middle: float, scheme: str | tuple[float, ...]
+) -> list[float]:
+    """The weight of each cross-attention layer, given its downsampling factor.
+
+    "resolution": 15, 10, 1, 1 from the lowest resolution up (two resolutions: 15, 1; one: 1);
+    a tuple gives these weights itself. "gaussian": exp(-(l - middle)^2 / 18) for layer l.
+    """
+    if scheme == "uniform":
+        return [1.0] * len(factors)
+    if scheme == "gaussian":
+        return [math.exp(-((layer - middle) ** 2) / 18) for layer in range(len(factors))]
+    ranks = sorted(set(factors), reverse=True)
+    if isinstance(scheme, str):
+        weights = (15.0, 1.0) if len(ranks) == 2 else _BY_RESOLUTION
+        weights += (1.0,) * (len(ranks) - len(weights))
+    elif len(scheme) != len(ranks):
+        raise ValueError(
+            f"cross_weights has {len(scheme)} weights, the model has {len(ranks)} resolutions"
+        )
+    else:
+        weights = scheme
+    return [weights[ranks.index(factor)] for factor in factors]
+
+
+def combine_layers(maps: AttentionMaps, scheme: str | tuple[float, ...]) -> Tensor:
+    """The weighted mean of all layers, float32 [N, h, w] at the highest cross resolution."""
+    weights = layer_weights(maps.factors, maps.middle, scheme)
+    size = max((layer.shape[-2:] for layer in maps.cross), key=lambda grid: grid[0] * grid[1])
+    sums: dict[int, Tensor] = {}  # layers of one resolution first: each is enlarged once
+    for layer, factor, weight in zip(maps.cross, maps.factors, weights, strict=True):
+        sums[factor] = sums.get(factor, 0) + weight * layer
+    total = sum(resize(layer, (size[0], size[1])) for layer in sums.values())
+    assert isinstance(total, Tensor)
+    return total / sum(weights)
+
+
+def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor:
+    """... S2 S1 A (line 9) for maps [N, h, w], all classes at once, on the self-attention grid."""
+    if not self_attention:
+        return maps
+    flat = resize(maps, grid).flatten(1).T  # [h*w, N]
+    for matrix in self_attention:
+        flat = matrix @ flat
+    return flat.T.unflatten(1, grid)
+
+
+def to_image(maps: Tensor, size: Size) -> Tensor:
+    """Heatmaps float32 [N, H, W] in [0, 1]: bilinear (line 8), then min-max."""
+    return minmax(resize(maps, size), (1, 2)).clamp(0, 1)
+
+
+def resize(maps: Tensor, size: Size) -> Tensor:
+    """Maps [..., h, w] at another (height, width), bilinearly."""
+    if tuple(maps.shape[-2:]) == size:
+        return maps
+    flat = maps.reshape(1, -1, *maps.shape[-2:])
+    resized = interpolate(flat, size, mode="bilinear", align_corners=False)
+    return resized.reshape(*maps.shape[:-2], *size)
+
+
+def activation(maps: Tensor) -> Tensor:
+    """[N]: each map's peak over its mean, 1 for a map that points nowhere."""
+    return maps.amax((1, 2)) / maps.mean((1, 2)).clamp_min(torch.finfo(maps.dtype).tiny)

@@ -1,0 +1,35 @@
+"""One progress bar for one piece of long work."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from tqdm import tqdm
+
+
+class Progress:
+    """Counts forward passes; draws a bar on stderr when asked to and someone is watching."""
+
+    def __init__(self, total: int, label: str, show: bool) -> None:
+        self._bar: tqdm[None] | None = None
+        if show:
+            # disable=None keeps the bar out of files and pipes.
+            self._bar = tqdm(total=total, desc=label, unit="pass", file=sys.stderr, disable=None)
+
+    def advance(self, count: int) -> None:
+        """Some passes more are done."""
+        if self._bar is not None:
+            self._bar.update(count)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,228 @@
+"""Noise schedules, the five training objectives, and which timesteps are visited.
+
+Notation as in the paper: z_t = alpha_t x + sigma_t eps and lambda(t) = 2 ln(alpha_t / sigma_t).
+Every objective is a weighted epsilon-error, so one path serves all: turn the network's output
+into an epsilon estimate (`to_epsilon`), square its error, weight it (`Steps.weights`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pixalign.types import allowed
+
+# Each strategy's part of [0, 1]; "random" is drawn uniformly, the others are midpoints.
+STRATEGIES: dict[str, tuple[float, float]] = {
+    "even": (0.0, 1.0),
+    "random": (0.0, 1.0),
+    "small": (0.0, 0.2),
+    "middle": (0.4, 0.6),
+    "large": (0.7, 0.9),
+}
+WEIGHTINGS = ("uniform", "likelihood", "native")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """T points of a schedule; every field is float64 [T].
+
+    ``time`` is what the network is told. Slopes are derivatives by t in [0, 1].
+    """
+
+    time: Tensor
+    alpha: Tensor
+    sigma: Tensor
+    alpha_slope: Tensor
+    lambda_slope: Tensor
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def __getitem__(self, index: Tensor) -> Steps:
+        """The steps of those indices, repeats allowed."""
+        return Steps(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
+
+    def noised(self, latents: Tensor, noise: Tensor) -> Tensor:
+        """z_t (Eq. 1) of latents [1, C, h, w] under noise [T, C, h, w], one per step."""
+        alpha, sigma = (per_step(x, noise) for x in (self.alpha, self.sigma))
+        return alpha * latents + sigma * noise
+
+    def weights(self, weighting: str, objective: str) -> Tensor:
+        """[T] weights of the squared epsilon-error, summing to 1.
+
+        "uniform" counts every step alike, "likelihood" is Eq. 2's -lambda'(t), and "native"
+        is the loss the network was trained with.
+        """
+        allowed("weighting", weighting, WEIGHTINGS)
+        weights = {
+            "uniform": lambda: torch.ones_like(self.time),
+            "likelihood": lambda: -self.lambda_slope,
+            "native": lambda: -self.lambda_slope * omega(objective, self),
+        }[weighting]()
+        return weights / weights.sum()
+
+
+class Schedule(Protocol):
+    """A noise schedule that can be visited by position in [0, 1] or by training index."""
+
+    def at_positions(self, positions: Tensor) -> Steps: ...
+
+    def at_indices(self, indices: Sequence[int]) -> Steps: ...
+
+
+class DiscreteSchedule:
+    """The variance-preserving schedule of SD1, SD2 and SDXL: a table over training steps."""
+
+    def __init__(self, alphas_cumprod: Tensor) -> None:
+        """``alphas_cumprod`` [T]: alpha_t squared, falling from nearly 1 towards 0."""
+        # A zero terminal signal-to-noise ratio would make lambda infinite.
+        signal = alphas_cumprod.double().cpu().clamp(1e-12, 1 - 1e-12)
+        self.alpha, self.sigma = signal.sqrt(), (1 - signal).sqrt()
+        log_snr = torch.log(signal) - torch.log1p(-signal)
+        spacing = 1 / len(signal)
+        self.lambda_slope = torch.gradient(log_snr, spacing=spacing)[0]
+        self.alpha_slope = torch.gradient(self.alpha, spacing=spacing)[0]
+
+    def __len__(self) -> int:
+        return len(self.alpha)
+
+    def at_positions(self, positions: Tensor) -> Steps:
+        """The training steps nearest to the positions in [0, 1]."""
+        nearest = (positions.double() * len(self)).round().long().clamp(0, len(self) - 1)
+        return self.at_indices(nearest.tolist())
+
+    def at_indices(self, indices: Sequence[int]) -> Steps:
+        """The training steps of those indices."""
+        _check_indices(indices, len(self))
+        chosen = torch.tensor(indices)
+        return Steps(
+            time=chosen.double(),
+            alpha=self.alpha[chosen],
+            sigma=self.sigma[chosen],
+            alpha_slope=self.alpha_slope[chosen],
+            lambda_slope=self.lambda_slope[chosen],
+        )
+
+
+class FlowSchedule:
+    """The straight path of SD3: alpha = 1 - t, sigma = t, the network is told 1000 t."""
+
+    def __init__(self, shift: float = 1.0, length: int = 1000) -> None:
+        self.shift, self.length = shift, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def at_positions(self, positions: Tensor) -> Steps:
+        """t = position. lambda' = -2 / (t (1 - t)) is infinite at both ends, so t stays inside."""
+        t = positions.double().clamp(1e-4, 1 - 1e-4)
+        return Steps(
+            time=t * self.length,
+            alpha=1 - t,
+            sigma=t,
+            alpha_slope=-torch.ones_like(t),
+            lambda_slope=-2 / (t * (1 - t)),
+        )
+
+    def at_indices(self, indices: Sequence[int]) -> Steps:
+        """Indices into the scheduler's shifted table of sigmas, lowest first."""
+        _check_indices(indices, self.length)
+        s = (torch.tensor(indices).double() + 1) / self.length
+        return self.at_positions(self.shift * s / (1 + (self.shift - 1) * s))
+
+
+def _check_indices(indices: Sequence[int], length: int) -> None:
+    if not indices or min(indices) < 0 or max(indices) >= length:
+        raise ValueError(f"timesteps {list(indices)} do not all lie in 0..{length - 1}")
+
+
+def positions(
+    strategy: str,
+    count: int,
+    bounds: tuple[float, float] | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """``count`` float64 points of [0, 1]: midpoints of the strategy's range, or random ones."""
+    allowed("strategy", strategy, tuple(STRATEGIES))
+    low, high = bounds or STRATEGIES[strategy]
+    if strategy == "random":
+        device = generator.device if generator is not None else torch.device("cpu")
+        unit = torch.rand(count, generator=generator, device=device).double().cpu()
+    else:
+        unit = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    return low + unit * (high - low)
+
+
+def per_step(values: Tensor, like: Tensor) -> Tensor:
+    """[T] values as [T, 1, ...] beside a tensor [T, ...], in float32 or that tensor's float64."""
+    shaped = values.reshape(-1, *[1] * (like.ndim - 1))
+    return shaped.to(like.device, torch.promote_types(like.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One row of the paper's Table 1.
+
+    ``target(x, eps, steps)`` is what the network estimates; ``to_epsilon(out, z, steps)``
+    solves that for epsilon; ``omega(steps)`` makes target-error / omega the ELBO integrand.
+    """
+
+    target: Callable[[Tensor, Tensor, Steps], Tensor]
+    to_epsilon: Callable[[Tensor, Tensor, Steps], Tensor]
+    omega: Callable[[Steps], Tensor]
+
+
+def _sigma_slope(s: Steps) -> Tensor:
+    """From lambda' = 2 (alpha'/alpha - sigma'/sigma)."""
+    return s.sigma * (s.alpha_slope / s.alpha - s.lambda_slope / 2)
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "epsilon": Objective(
+        target=lambda x, eps, s: eps,
+        to_epsilon=lambda out, z, s: out,
+        omega=lambda s: -1 / s.lambda_slope,
+    ),
+    "velocity": Objective(
+        target=lambda x, eps, s: per_step(s.alpha, x) * eps - per_step(s.sigma, x) * x,
+        to_epsilon=lambda out, z, s: (
+            (per_step(s.alpha, z) * out + per_step(s.sigma, z) * z) / per_step(s.alpha**2 + s.sigma**2, z)
+        ),
+        omega=lambda s: -((s.alpha**2 + s.sigma**2) ** 2) / (s.alpha**2 * s.lambda_slope),
+    ),
+    "flow": Objective(
+        target=lambda x, eps, s: per_step(s.alpha_slope, x) * x + per_step(_sigma_slope(s), x) * eps,
+        to_epsilon=lambda out, z, s: (
+            (out - per_step(s.alpha_slope / s.alpha, z) * z) / per_step(-s.sigma * s.lambda_slope / 2, z)
+        ),
+        omega=lambda s: -(s.sigma**2) * s.lambda_slope / 4,
+    ),
+    "sample": Objective(
+        target=lambda x, eps, s: x,
+        to_epsilon=lambda out, z, s: (z - per_step(s.alpha, z) * out) / per_step(s.sigma, z),
+        omega=lambda s: -(s.sigma**2) / (s.alpha**2 * s.lambda_slope),
+    ),
+    "score": Objective(
+        target=lambda x, eps, s: -eps / per_step(s.sigma, x),
+        to_epsilon=lambda out, z, s: -per_step(s.sigma, z) * out,
+        omega=lambda s: -1 / (s.sigma**2 * s.lambda_slope),
+    ),
+}
+
+
+def omega(objective: str, steps: Steps) -> Tensor:
+    """[T]: omega(t) of Table 1."""
+    allowed("objective", objective, tuple(OBJECTIVES))
+    return OBJECTIVES[objective].omega(steps)
+
+
+def to_epsilon(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
+    """The network's output [T, ...] at z [T, ...] as an estimate of the noise."""
+    allowed("objective", objective, tuple(OBJECTIVES))
+    return OBJECTIVES[objective].to_epsilon(output, z, steps)

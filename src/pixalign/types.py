@@ -1,0 +1,99 @@
+"""The small immutable values that flow between the rooms of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Size = tuple[int, int]  # (height, width), in this order everywhere
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A class and the words that describe it in this image.
+
+    ``Phrase("dog", "a golden dog")`` is reported as "dog"; the model reads "a golden dog".
+    """
+
+    name: str
+    phrase: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "phrase", self.phrase or self.name)
+
+
+@dataclass(frozen=True)
+class TokenSpans:
+    """Where the classes stand in one encoded prompt.
+
+    ``columns[i]`` holds the text columns of class ``classes[i]`` (an index into the caller's
+    list) in a cross-attention map with ``length`` columns.
+    """
+
+    prompt: str
+    classes: tuple[int, ...]
+    columns: tuple[tuple[int, ...], ...]
+    length: int
+
+    def averaging_matrix(self, class_count: int) -> Tensor:
+        """[length, class_count]: a map times this is the mean of each class's columns."""
+        matrix = torch.zeros(self.length, class_count)
+        for index, columns in zip(self.classes, self.columns, strict=True):
+            matrix[list(columns), index] = 1 / len(columns)
+        return matrix
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """What one image's collecting passes leave behind, averaged over heads and timesteps.
+
+    ``cross[l]`` is layer l's map of every class, float32 [N, h_l, w_l], in the order in which
+    the network runs its layers; ``factors[l]`` says how many latent positions one side of its
+    cells covers and ``middle`` is the (fractional) index of the middle layer.
+    ``self_attention`` are float32 [h*w, h*w] matrices over ``grid``, to be applied in order.
+    """
+
+    cross: tuple[Tensor, ...]
+    factors: tuple[int, ...]
+    middle: float
+    self_attention: tuple[Tensor, ...]
+    grid: Size
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The semantic strength of each class (Eq. 5): all float32.
+
+    ``losses`` [N, T] is the mean squared epsilon-error, ``elbo`` [N] its weighted mean over
+    the timesteps, ``scores`` [N] lies in [gamma, 1].
+    """
+
+    losses: Tensor
+    elbo: Tensor
+    scores: Tensor
+    timesteps: tuple[float, ...]
+
+    @property
+    def exponents(self) -> Tensor:
+        """[N]: 1 / scores, in [1, 1 / gamma]."""
+        return 1 / self.scores
+
+    @classmethod
+    def neutral(cls, class_count: int) -> Scores:
+        """The scores of an uncalibrated alignment: every class keeps its map."""
+        return cls(
+            losses=torch.empty(class_count, 0),
+            elbo=torch.full((class_count,), torch.nan),
+            scores=torch.ones(class_count),
+            timesteps=(),
+        )
+
+
+def allowed(what: str, value: object, choices: Sequence[object]) -> None:
+    """Raise a ValueError that names the value and what is allowed, unless it is allowed."""
+    if value not in choices:
+        options = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{what} is {value!r}; allowed: {options}")

@@ -1,0 +1,77 @@
+"""Pictures for people: class colours, an overlay, its legend."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+_GOLDEN = 0.618033988749895
+_LIGHTNESS = ((0.58, 0.9), (0.45, 0.75), (0.72, 0.85))  # (lightness, saturation), in turn
+
+
+def palette(count: int) -> np.ndarray:
+    """uint8 [count + 1, 3]: black for the background, then colours that differ clearly."""
+    colours = [(0.0, 0.0, 0.0)]
+    for index in range(count):
+        lightness, saturation = _LIGHTNESS[(index // 6) % len(_LIGHTNESS)]
+        hue = (0.02 + index * _GOLDEN) % 1
+        colours.append(colorsys.hls_to_rgb(hue, lightness, saturation))
+    return np.round(np.array(colours) * 255).astype(np.uint8)
+
+
+def overlay(
+    image: Image.Image, mask: np.ndarray, legend: Sequence[str], opacity: float = 0.55
+) -> Image.Image:
+    """The image with each class's pixels tinted and outlined, above a legend.
+
+    ``mask`` [H, W] holds 0 for background and i for ``legend[i - 1]``.
+    """
+    colours = palette(len(legend))
+    pixels = np.asarray(image, dtype=np.float32)
+    tint = colours[mask].astype(np.float32)
+    share = np.where(mask[..., None] > 0, opacity, 0.0)
+    blended = pixels * (1 - share) + tint * share
+    edge = (outline(mask) & (mask > 0))[..., None]
+    blended = np.where(edge, tint, blended)
+    picture = Image.fromarray(np.round(blended).astype(np.uint8))
+    # Small pictures are enlarged so that the legend can be read beside them.
+    enlarge = max(1, round(480 / max(picture.size)))
+    picture = picture.resize(
+        (picture.width * enlarge, picture.height * enlarge), Image.Resampling.NEAREST
+    )
+    return _above_legend(picture, legend, colours)
+
+
+def outline(mask: np.ndarray) -> np.ndarray:
+    """bool [H, W]: pixels whose label differs from the one above or to the left."""
+    edges = np.zeros(mask.shape, dtype=bool)
+    edges[1:] |= mask[1:] != mask[:-1]
+    edges[:, 1:] |= mask[:, 1:] != mask[:, :-1]
+    return edges
+
+
+def _above_legend(picture: Image.Image, legend: Sequence[str], colours: np.ndarray) -> Image.Image:
+    text_size = int(np.clip(max(picture.size) / 36, 14, 48))
+    font = ImageFont.load_default(text_size)
+    gap, swatch = text_size // 2, text_size
+    width = max(picture.width, 24 * text_size)
+    places: list[tuple[int, int]] = []
+    x, y = gap, gap
+    for text in legend:
+        needed = swatch + gap + int(font.getlength(text)) + 2 * gap
+        if x > gap and x + needed > width:
+            x, y = gap, y + swatch + gap
+        places.append((x, y))
+        x += needed
+    sheet = Image.new("RGB", (width, picture.height + y + swatch + 2 * gap), "white")
+    sheet.paste(picture, ((width - picture.width) // 2, 0))
+    draw = ImageDraw.Draw(sheet)
+    for (left, top), text, colour in zip(places, legend, colours[1:], strict=True):
+        top += picture.height
+        box = (left, top, left + swatch, top + swatch)
+        draw.rectangle(box, fill=tuple(int(part) for part in colour), outline="black")
+        draw.text((left + swatch + gap, top + swatch / 2), text, fill="black", font=font, anchor="lm")
+    return sheet

@@ -1,0 +1,371 @@
+"""Real diffusers pipelines at tiny size, with random weights: nothing is mocked or downloaded.
+
+Each builder keeps the traits of the model it stands for (kinds of blocks, tokenizers and text
+encoders, scheduler) and differs in size. Weights are the same at every call, and the caller's
+random state is left as it was. Attention is sharpened, because default weights make it nearly
+uniform, which would make tests blind.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from diffusers import (
+    AutoencoderKL,
+    DDIMScheduler,
+    DiffusionPipeline,
+    EulerDiscreteScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    PNDMScheduler,
+    SD3Transformer2DModel,
+    StableDiffusion3Pipeline,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
+from diffusers.models.attention_processor import Attention
+from diffusers.models.normalization import AdaLayerNormZero, SD35AdaLayerNormZeroX
+from PIL import Image, ImageDraw
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+    T5Config,
+    T5EncoderModel,
+    T5Tokenizer,
+)
+
+Pipeline = TypeVar("Pipeline", bound=DiffusionPipeline)
+
+# fmt: off
+WORDS = (
+    "a", "photo", "of", "dog", "hot", "cat", "screen", "door", "red", "car", "tree", "and", "with",
+    "two",
+)
+# fmt: on
+"""Words that are one token each in both tokenizers; other words are several tokens."""
+
+SD_NOISE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
+"""The noise schedule that Stable Diffusion 1, 2 and XL share."""
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draw from `seed` on the CPU inside the block, and give the caller its random state back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+# ---- tokenizers ----
+
+
+def clip_tokenizer(max_length: int = 77, pad_token: str = "<|endoftext|>") -> CLIPTokenizer:
+    """CLIP's lower-casing byte-level BPE, in which each of WORDS is one token."""
+    letters = sorted(ByteLevel.alphabet())  # CLIP's own order: "!" has id 0
+    merges = _bpe_merges(WORDS)
+    tokens = [*letters, *(letter + "</w>" for letter in letters)]
+    tokens += [left + right for left, right in merges] + ["<|startoftext|>", "<|endoftext|>"]
+    tokenizer = CLIPTokenizer(
+        vocab={token: index for index, token in enumerate(tokens)},
+        merges=merges,
+        pad_token=pad_token,
+        model_max_length=max_length,
+    )
+    # Wrongly named arguments are ignored without a word and leave a two-token tokenizer.
+    assert len(tokenizer) == len(tokens) == len(set(tokens))
+    return tokenizer
+
+
+def t5_tokenizer(max_length: int = 512) -> T5Tokenizer:
+    """T5's case-sensitive Unigram, in which each of WORDS is one token and others are spelled."""
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
+    pieces += [("▁" + word, -3.0) for word in WORDS]
+    pieces += [(piece, -5.0) for piece in ("ra", "ze", "li", "ght", "ff", "ic", "ing")]
+    pieces += [(chr(code), -6.0) for code in (*range(0x21, 0x7F), *range(0xA1, 0x100))]
+    tokenizer = T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=max_length)
+    assert len(tokenizer) == len(pieces)
+    return tokenizer
+
+
+def _bpe_merges(words: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Merges, by rank, that turn each word into one token.
+
+    A word starts from what the merges before it make of it, and its own merges rank after those,
+    so no word undoes an earlier one.
+    """
+    merges: list[tuple[str, str]] = []
+    for word in words:
+        pieces = [*word[:-1], word[-1] + "</w>"]
+        for pair in merges:
+            pieces = _merge(pieces, pair)
+        while len(pieces) > 1:
+            merges.append((pieces[0], pieces[1]))
+            pieces = _merge(pieces, merges[-1])
+    return merges
+
+
+def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+    """Join every occurrence of the pair, from left to right."""
+    merged: list[str] = []
+    for piece in pieces:
+        if merged and (merged[-1], piece) == pair:
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged
+
+
+# ---- pipelines ----
+
+
+@_seeded(1)
+def sd1(prediction_type: str = "epsilon") -> StableDiffusionPipeline:
+    """Stable Diffusion 1.x: native 128 px, cross-attention at latent sides 32, 16, 8 and 4."""
+    scheduler = PNDMScheduler(
+        **SD_NOISE,
+        prediction_type=prediction_type,
+        steps_offset=1,
+        set_alpha_to_one=False,
+        skip_prk_steps=True,
+    )
+    unet = _sd_unet(sample_size=32, attention_head_dim=2)
+    return _sd(unet, clip_tokenizer(), "quick_gelu", scheduler)
+
+
+@_seeded(2)
+def sd2(prediction_type: str = "v_prediction") -> StableDiffusionPipeline:
+    """Stable Diffusion 2.x: native 96 px, linear projections, heads per level, "!" as padding."""
+    scheduler = DDIMScheduler(
+        **SD_NOISE,
+        prediction_type=prediction_type,
+        steps_offset=1,
+        set_alpha_to_one=False,
+        clip_sample=False,
+    )
+    unet = _sd_unet(sample_size=24, attention_head_dim=(1, 2, 4, 4), use_linear_projection=True)
+    return _sd(unet, clip_tokenizer(pad_token="!"), "gelu", scheduler)
+
+
+@_seeded(3)
+def sdxl() -> StableDiffusionXLPipeline:
+    """Stable Diffusion XL: native 128 px, two text encoders, cross-attention at sides 16 and 8."""
+    tokenizer, tokenizer_2 = clip_tokenizer(), clip_tokenizer(pad_token="!")
+    hidden, hidden_2, time_dim = 32, 24, 8
+    unet = UNet2DConditionModel(
+        sample_size=32,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        block_out_channels=(8, 16, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
+        attention_head_dim=(1, 2, 4),
+        transformer_layers_per_block=(1, 1, 2),
+        use_linear_projection=True,
+        cross_attention_dim=hidden + hidden_2,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=time_dim,
+        projection_class_embeddings_input_dim=6 * time_dim + hidden_2,  # six size and crop numbers
+    )
+    pipe = StableDiffusionXLPipeline(
+        vae=_vae(latent_channels=4, scaling_factor=0.13025),
+        text_encoder=CLIPTextModel(_clip_config(tokenizer, hidden, "quick_gelu")),
+        text_encoder_2=CLIPTextModelWithProjection(_clip_config(tokenizer_2, hidden_2, "gelu")),
+        tokenizer=tokenizer,
+        tokenizer_2=tokenizer_2,
+        unet=unet,
+        scheduler=EulerDiscreteScheduler(**SD_NOISE, steps_offset=1, timestep_spacing="leading"),
+        force_zeros_for_empty_prompt=True,
+        add_watermarker=False,
+    )
+    return _finished(pipe)
+
+
+@_seeded(4)
+def sd3(t5: bool = False, dual: bool = False) -> StableDiffusion3Pipeline:
+    """Stable Diffusion 3: native 64 px, 8 x 8 image tokens; `dual` gives the blocks of 3.5.
+
+    Saved without T5, it loads only with `text_encoder_3=None, tokenizer_3=None` passed: diffusers
+    writes them as null and then misses them.
+    """
+    tokenizer, tokenizer_2 = clip_tokenizer(), clip_tokenizer(pad_token="!")
+    tokenizer_3 = t5_tokenizer() if t5 else None
+    hidden, hidden_2, hidden_3, heads, head_dim = 32, 24, 64, 2, 16
+    transformer = SD3Transformer2DModel(
+        sample_size=16,
+        patch_size=2,
+        in_channels=16,
+        out_channels=16,
+        num_layers=3,
+        num_attention_heads=heads,
+        attention_head_dim=head_dim,
+        caption_projection_dim=heads * head_dim,
+        joint_attention_dim=hidden_3,  # the pipeline pads CLIP's hidden + hidden_2 to T5's width
+        pooled_projection_dim=hidden + hidden_2,
+        pos_embed_max_size=32,
+        dual_attention_layers=(0, 1) if dual else (),
+        qk_norm="rms_norm" if dual else None,
+    )
+    vae = _vae(
+        latent_channels=16,
+        scaling_factor=1.5305,
+        shift_factor=0.0609,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+    )
+    pipe = StableDiffusion3Pipeline(
+        transformer=transformer,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        vae=vae,
+        text_encoder=CLIPTextModelWithProjection(_clip_config(tokenizer, hidden, "quick_gelu")),
+        tokenizer=tokenizer,
+        text_encoder_2=CLIPTextModelWithProjection(_clip_config(tokenizer_2, hidden_2, "gelu")),
+        tokenizer_2=tokenizer_2,
+        text_encoder_3=_t5_encoder(tokenizer_3, hidden_3) if tokenizer_3 else None,
+        tokenizer_3=tokenizer_3,
+    )
+    return _finished(pipe)
+
+
+BUILDERS: dict[str, Callable[[], DiffusionPipeline]] = {
+    "sd1": sd1,
+    "sd2-v": sd2,
+    "sd2-base": lambda: sd2("epsilon"),
+    "sdxl": sdxl,
+    "sd3": sd3,
+    "sd3-t5": lambda: sd3(t5=True),
+    "sd3.5": lambda: sd3(t5=True, dual=True),
+}
+
+
+# ---- parts ----
+
+
+def _sd(
+    unet: UNet2DConditionModel,
+    tokenizer: CLIPTokenizer,
+    activation: str,
+    scheduler: PNDMScheduler | DDIMScheduler,
+) -> StableDiffusionPipeline:
+    """Put Stable Diffusion 1 or 2 together, without a safety checker."""
+    pipe = StableDiffusionPipeline(
+        vae=_vae(latent_channels=4, scaling_factor=0.18215),
+        text_encoder=CLIPTextModel(_clip_config(tokenizer, 32, activation)),
+        tokenizer=tokenizer,
+        unet=unet,
+        scheduler=scheduler,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    return _finished(pipe)
+
+
+def _sd_unet(**config: Any) -> UNet2DConditionModel:
+    """The four-level UNet of Stable Diffusion 1 and 2, without attention at the lowest level."""
+    return UNet2DConditionModel(
+        down_block_types=("CrossAttnDownBlock2D",) * 3 + ("DownBlock2D",),
+        up_block_types=("UpBlock2D",) + ("CrossAttnUpBlock2D",) * 3,
+        block_out_channels=(8, 16, 16, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
+        cross_attention_dim=32,
+        **config,
+    )
+
+
+def _vae(**config: Any) -> AutoencoderKL:
+    """An autoencoder of three levels: a latent pixel stands for 4 x 4 pixels."""
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 3,
+        up_block_types=("UpDecoderBlock2D",) * 3,
+        block_out_channels=(8, 16, 16),
+        norm_num_groups=4,
+        **config,
+    )
+
+
+def _clip_config(tokenizer: CLIPTokenizer, hidden: int, activation: str) -> CLIPTextConfig:
+    """A two-layer CLIP text encoder that fits the tokenizer."""
+    return CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=tokenizer.model_max_length,
+        hidden_size=hidden,
+        projection_dim=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        hidden_act=activation,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _t5_encoder(tokenizer: T5Tokenizer, hidden: int) -> T5EncoderModel:
+    """A two-layer T5 v1.1 encoder that fits the tokenizer."""
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=hidden,
+        d_kv=16,
+        d_ff=2 * hidden,
+        num_layers=2,
+        num_heads=2,
+        feed_forward_proj="gated-gelu",
+    )
+    return T5EncoderModel(config)
+
+
+@torch.no_grad()
+def _finished(pipe: Pipeline) -> Pipeline:
+    """Make attention and text count, then leave the pipeline quiet and in eval mode."""
+    models = {k: v for k, v in pipe.components.items() if isinstance(v, torch.nn.Module)}
+    denoiser = models["unet" if "unet" in models else "transformer"]
+    for module in denoiser.modules():
+        if isinstance(module, Attention):
+            _sharpen(module)
+        elif isinstance(module, AdaLayerNormZero | SD35AdaLayerNormZeroX):
+            module.linear.weight.mul_(3)  # gates near zero would close the blocks
+    for name in models.keys() & {"text_encoder", "text_encoder_2"}:
+        for module in models[name].modules():
+            if isinstance(module, torch.nn.Embedding):
+                # Drawn at 0.02, and XL and 3 read a hidden layer that no norm brings to unit size.
+                module.weight.mul_(30)
+    for model in models.values():
+        model.eval()
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def _sharpen(attention: Attention) -> None:
+    """Bring the attention scores to a spread of 2 or 3 and, in joint attention, raise the text."""
+    scales = dict.fromkeys(("to_q", "to_k", "add_q_proj", "add_k_proj"), 3.0)
+    if attention.norm_q is not None:  # these norms undo any scale before them
+        scales = dict.fromkeys(("norm_q", "norm_k", "norm_added_q", "norm_added_k"), 1.7)
+    scales["add_v_proj"] = 4.0
+    for name, scale in scales.items():
+        layer = getattr(attention, name, None)
+        if layer is not None:
+            layer.weight.mul_(scale)
+
+
+# ---- pictures ----
+
+
+def photo(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A picture of smooth gradients with a few coloured ellipses and rectangles; RGB, uint8."""
+    rng = np.random.default_rng(seed)
+    down, across = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]  # each [height, width]
+    fields = np.stack([down, across, np.sin(2 * np.pi * (down + across)) / 3], axis=-1)
+    value = rng.uniform(90, 160, 3) + fields @ rng.uniform(-80, 80, (3, 3))  # [height, width, 3]
+    image = Image.fromarray(value.clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
+    for shape in (draw.ellipse, draw.rectangle) * 2:
+        left, top = rng.uniform(0, 0.7, 2) * (width, height)
+        right, bottom = (left, top) + rng.uniform(0.15, 0.35, 2) * (width, height)
+        shape((left, top, right, bottom), fill=tuple(rng.integers(0, 256, 3).tolist()))
+    return image
