@@ -47,7 +47,7 @@ WORDS = (
     "two",
 )
 # fmt: on
-"""Words that are one token each in both tokenizers; other words are several tokens."""
+"""One token each in both tokenizers; other words of two or more letters are several tokens."""
 
 SD_NOISE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 """The noise schedule that Stable Diffusion 1, 2 and XL share."""
@@ -342,7 +342,13 @@ def _finished(pipe: Pipeline) -> Pipeline:
 
 
 def _sharpen(attention: Attention) -> None:
-    """Bring the attention scores to a spread of 2 or 3 and, in joint attention, raise the text."""
+    """Bring the attention scores to a spread of 2 or 3 and, in joint attention, raise the text.
+
+    In a UNet's self-attention, keys equal queries, so that pixels attend to those like them;
+    random ones attend everywhere alike, and refined maps are then little but rounding.
+    """
+    if not attention.is_cross_attention and attention.add_k_proj is None:
+        attention.to_k.weight.copy_(attention.to_q.weight)
     scales = dict.fromkeys(("to_q", "to_k", "add_q_proj", "add_k_proj"), 3.0)
     if attention.norm_q is not None:  # these norms undo any scale before them
         scales = dict.fromkeys(("norm_q", "norm_k", "norm_added_q", "norm_added_k"), 1.7)

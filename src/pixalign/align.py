@@ -144,7 +144,7 @@ class Aligner:
     @overload
     def align(
         self,
-        image: Sequence[ImageLike | EncodedImage],
+        image: list[Any] | tuple[Any, ...],
         classes: Classes | Sequence[Classes],
         *,
         caption: str | Sequence[str] | None = ...,
@@ -311,7 +311,7 @@ class Aligner:
         bounds = weighted_elbo(losses, weights)
         return maps, Scores(
             losses=losses,
-            elbo=bounds,
+            elbo=bounds.float(),
             scores=alignment_scores(bounds, config.gamma),
             timesteps=tuple(plan.elbo_steps.time.tolist()),
         )

@@ -54,9 +54,9 @@ class Alignment:
 
         uint8, or uint16 with more than 255 classes.
         """
-        kind = np.uint8 if len(self.phrases) <= 255 else np.uint16
         background = self.heatmaps.max(0) < np.float32(self._threshold(threshold))
-        return np.where(background, 0, self.heatmaps.argmax(0) + 1).astype(kind)
+        labels = np.where(background, 0, self.heatmaps.argmax(0) + 1)
+        return labels.astype(np.uint8) if len(self.phrases) <= 255 else labels.astype(np.uint16)
 
     def probs(self, threshold: float | None = None) -> Floats:
         """Probabilities float32 [N + 1, H, W] that sum to 1; channel 0 is the background.
@@ -70,7 +70,8 @@ class Alignment:
         logits[0], logits[1:] = tau, self.heatmaps
         logits -= logits.max(0)
         weights = np.exp(logits / self.config.temperature)
-        return (weights / weights.sum(0)).astype(np.float32)
+        probabilities: Floats = (weights / weights.sum(0)).astype(np.float32)
+        return probabilities
 
     def shares(self, threshold: float | None = None) -> Floats:
         """float32 [N + 1]: each label's share of the mask's pixels, background first."""

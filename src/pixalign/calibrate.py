@@ -19,8 +19,8 @@ def minmax(values: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def weighted_elbo(losses: Tensor, weights: Tensor) -> Tensor:
-    """[N]: the weighted mean over timesteps of losses [N, T], weights [T] summing to 1."""
-    return (losses.double() @ weights.double().to(losses.device)).float()
+    """float64 [N]: the weighted mean over timesteps of losses [N, T], weights [T] summing to 1."""
+    return losses.double() @ weights.double()
 
 
 def alignment_scores(elbo: Tensor, gamma: float) -> Tensor:
@@ -29,11 +29,8 @@ def alignment_scores(elbo: Tensor, gamma: float) -> Tensor:
     The class with the lowest loss scores 1 and the one with the highest gamma. Equal losses,
     and a single class, score 1.
     """
-    low, high = elbo.double().min(), elbo.double().max()
-    if not high > low:
-        return torch.ones_like(elbo)
-    norm = (elbo.double() - low) / (high - low)
-    return (gamma**norm).float().clamp(gamma, 1.0)
+    norm = minmax(elbo.double(), (0,))
+    return (gamma**norm).clamp(gamma, 1.0).float()
 
 
 def calibrate(maps: Tensor, exponents: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
-from pixalign.attention import AttentionReader
+from pixalign.attention import AttentionReader, network_input
 from pixalign.backbones import Backbone, wrap
 from pixalign.calibrate import minmax
 from pixalign.collect import middle_index
@@ -138,7 +139,9 @@ class _Recorder:
         if prompt is None:
             prompt = self.prompt
         if prompt is None:
-            raise ValueError("only embeddings were passed; tell capture(..., prompt=...) their text")
+            raise ValueError(
+                "only embeddings were passed; tell capture(..., prompt=...) their text"
+            )
         for name in ("prompt_2", "prompt_3"):
             if arguments.get(name) not in (None, prompt):
                 raise ValueError(f"capture reads one prompt; leave {name} out")
@@ -164,7 +167,7 @@ class _Recorder:
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Choose the rows to read: all, or the conditional half behind the unconditional one."""
-        batch = len(args[0] if args else kwargs.get("sample", kwargs.get("hidden_states")))
+        batch = len(network_input(args, kwargs))
         guided = bool(getattr(self.backbone.pipe, "do_classifier_free_guidance", False))
         self.reader.columns = None
         if self.columns is not None and batch == len(self.columns) * (1 + guided):
@@ -191,4 +194,4 @@ class _Recorder:
             self.cross_weights,
         )
         moment = float(torch.as_tensor(timestep).flatten()[0])
-        self.maps._add(moment, combined.unflatten(0, (images, -1)))
+        self.maps._add(moment, rearrange(combined, "(b n) h w -> b n h w", b=images))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,7 +45,9 @@ def segment(
     resize: Annotated[
         Literal["square", "keep"] | None, typer.Option(help="Square, or keep the picture's shape.")
     ] = None,
-    gamma: Annotated[float | None, typer.Option(help="Strength: 1 is none, 1/3 the paper's.")] = None,
+    gamma: Annotated[
+        float | None, typer.Option(help="Strength: 1 is none, 1/3 the paper's.")
+    ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Heatmaps below it are background, 0 to 1.")
     ] = None,
@@ -154,7 +157,8 @@ def _quiet_libraries() -> None:
     """Libraries' chatter is not for the user of a command."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    warnings.filterwarnings("ignore", module="huggingface_hub")
 
 
 def main() -> None:

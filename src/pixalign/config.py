@@ -60,7 +60,7 @@ class AlignConfig:
     weak_activation: float = 1.2
 
     # Fields that take another value on some family of models: {"sd3": {"gamma": 0.5}}.
-    by_family: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    by_family: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("elbo_timesteps", "collect_timesteps", "elbo_range", "collect_range"):

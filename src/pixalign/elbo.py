@@ -37,9 +37,7 @@ def losses(
             pairs = torch.arange(done, min(done + size, total))
             text, step = pairs // count, pairs % count
             place = step.to(latents.device)
-            estimate = backbone.epsilon(
-                noised[place], steps[step], texts[text.to(latents.device)]
-            )
+            estimate = backbone.epsilon(noised[place], steps[step], texts[text.to(latents.device)])
             errors[pairs] = (estimate - noise[place]).square().mean(dim=(1, 2, 3))
             done += len(pairs)
             progress.advance(len(pairs))

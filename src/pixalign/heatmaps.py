@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 
 import torch
+from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from pixalign.calibrate import minmax
 from pixalign.types import AttentionMaps, Size
+
+_ROWS_AT_ONCE = 1024  # of a self-attention matrix, while it is multiplied
 
 # The paper's weights by rank of resolution, lowest first; two resolutions take 15, 1.
 _BY_RESOLUTION = (15.0, 10.0, 1.0, 1.0)
@@ -30,7 +33,7 @@ def layer_weights(
         return [math.exp(-((layer - middle) ** 2) / 18) for layer in range(len(factors))]
     ranks = sorted(set(factors), reverse=True)
     if isinstance(scheme, str):
-        weights = (15.0, 1.0) if len(ranks) == 2 else _BY_RESOLUTION
+        weights: tuple[float, ...] = (15.0, 1.0) if len(ranks) == 2 else _BY_RESOLUTION
         weights += (1.0,) * (len(ranks) - len(weights))
     elif len(scheme) != len(ranks):
         raise ValueError(
@@ -54,18 +57,25 @@ def combine_layers(maps: AttentionMaps, scheme: str | tuple[float, ...]) -> Tens
 
 
 def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor:
-    """... S2 S1 A (line 9) for maps [N, h, w], all classes at once, on the self-attention grid."""
+    """... S2 S1 A (line 9) for maps [N, h, w], all classes at once, on the self-attention grid.
+
+    Where self-attention is diffuse, the product is nearly constant and min-max afterwards
+    enlarges its rounding error; so it is taken in float64 where the device has it.
+    """
     if not self_attention:
         return maps
-    flat = resize(maps, grid).flatten(1).T  # [h*w, N]
+    wide = torch.float32 if maps.device.type == "mps" else torch.float64
+    flat = rearrange(resize(maps, grid), "n h w -> (h w) n").to(wide)
     for matrix in self_attention:
-        flat = matrix @ flat
-    return flat.T.unflatten(1, grid)
+        rows = matrix.split(_ROWS_AT_ONCE)
+        flat = torch.cat([piece.to(wide) @ flat for piece in rows])
+    return rearrange(flat, "(h w) n -> n h w", h=grid[0])
 
 
 def to_image(maps: Tensor, size: Size) -> Tensor:
     """Heatmaps float32 [N, H, W] in [0, 1]: bilinear (line 8), then min-max."""
-    return minmax(resize(maps, size), (1, 2)).clamp(0, 1)
+    # The first min-max, in the precision of the refinement, leaves float32 enough digits.
+    return minmax(resize(minmax(maps, (1, 2)).float(), size), (1, 2)).clamp(0, 1)
 
 
 def resize(maps: Tensor, size: Size) -> Tensor:

@@ -33,9 +33,7 @@ def read_image(image: ImageLike) -> Image.Image:
         opened, name = _open(Path(image)), f"{os.fspath(image)!r}"
     width, height = opened.size
     if min(width, height) < MIN_SIDE:
-        raise ValueError(
-            f"{name} is {width}x{height} pixels; each side needs at least {MIN_SIDE}"
-        )
+        raise ValueError(f"{name} is {width}x{height} pixels; each side needs at least {MIN_SIDE}")
     if width * height > MAX_PIXELS:
         raise ValueError(
             f"{name} is {width}x{height} pixels; at most {MAX_PIXELS // 10**6} million are "

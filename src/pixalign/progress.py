@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
@@ -12,7 +13,7 @@ class Progress:
     """Counts forward passes; draws a bar on stderr when asked to and someone is watching."""
 
     def __init__(self, total: int, label: str, show: bool) -> None:
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[Any] | None = None
         if show:
             # disable=None keeps the bar out of files and pipes.
             self._bar = tqdm(total=total, desc=label, unit="pass", file=sys.stderr, disable=None)

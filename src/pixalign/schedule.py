@@ -71,9 +71,13 @@ class Steps:
 class Schedule(Protocol):
     """A noise schedule that can be visited by position in [0, 1] or by training index."""
 
-    def at_positions(self, positions: Tensor) -> Steps: ...
+    def at_positions(self, positions: Tensor) -> Steps:
+        """The steps at positions in [0, 1]."""
+        ...
 
-    def at_indices(self, indices: Sequence[int]) -> Steps: ...
+    def at_indices(self, indices: Sequence[int]) -> Steps:
+        """The steps of those indices of the training schedule."""
+        ...
 
 
 class DiscreteSchedule:
@@ -192,14 +196,18 @@ OBJECTIVES: dict[str, Objective] = {
     "velocity": Objective(
         target=lambda x, eps, s: per_step(s.alpha, x) * eps - per_step(s.sigma, x) * x,
         to_epsilon=lambda out, z, s: (
-            (per_step(s.alpha, z) * out + per_step(s.sigma, z) * z) / per_step(s.alpha**2 + s.sigma**2, z)
+            (per_step(s.alpha, z) * out + per_step(s.sigma, z) * z)
+            / per_step(s.alpha**2 + s.sigma**2, z)
         ),
         omega=lambda s: -((s.alpha**2 + s.sigma**2) ** 2) / (s.alpha**2 * s.lambda_slope),
     ),
     "flow": Objective(
-        target=lambda x, eps, s: per_step(s.alpha_slope, x) * x + per_step(_sigma_slope(s), x) * eps,
+        target=lambda x, eps, s: (
+            per_step(s.alpha_slope, x) * x + per_step(_sigma_slope(s), x) * eps
+        ),
         to_epsilon=lambda out, z, s: (
-            (out - per_step(s.alpha_slope / s.alpha, z) * z) / per_step(-s.sigma * s.lambda_slope / 2, z)
+            (out - per_step(s.alpha_slope / s.alpha, z) * z)
+            / per_step(-s.sigma * s.lambda_slope / 2, z)
         ),
         omega=lambda s: -(s.sigma**2) * s.lambda_slope / 4,
     ),

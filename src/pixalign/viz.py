@@ -73,5 +73,7 @@ def _above_legend(picture: Image.Image, legend: Sequence[str], colours: np.ndarr
         top += picture.height
         box = (left, top, left + swatch, top + swatch)
         draw.rectangle(box, fill=tuple(int(part) for part in colour), outline="black")
-        draw.text((left + swatch + gap, top + swatch / 2), text, fill="black", font=font, anchor="lm")
+        draw.text(
+            (left + swatch + gap, top + swatch / 2), text, fill="black", font=font, anchor="lm"
+        )
     return sheet

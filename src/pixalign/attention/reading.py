@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from pixalign.attention.sites import Site
@@ -65,8 +66,7 @@ class AttentionReader:
         return total / sum(self.self_counts[label] for label in labels)
 
     def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        sample = args[0] if args else kwargs.get("sample", kwargs.get("hidden_states"))
-        height, width = sample.shape[-2:]  # type: ignore[union-attr]
+        height, width = network_input(args, kwargs).shape[-2:]
         self._latent = (height, width)
         self.cross.clear()
 
@@ -99,12 +99,20 @@ class AttentionReader:
         if site.reads_text:
             maps = _assemble(cross, len(query), query.shape[2])  # [B, h*w, N]
             height, width = site.grid(self._latent)
-            self.cross[site] = maps.transpose(1, 2).unflatten(2, (height, width))
+            self.cross[site] = rearrange(maps, "b (h w) n -> b n h w", h=height, w=width)
 
     def _add_self(self, label: str, count: int, rows: slice, probabilities: Tensor) -> None:
         if label not in self.self_sums:
             self.self_sums[label] = probabilities.new_zeros(count, count)
         self.self_sums[label][rows] += probabilities.sum(0)
+
+
+def network_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The latents [B, C, h, w] that a UNet or a transformer was called with."""
+    latents: Tensor = (
+        args[0] if args else kwargs["sample" if "sample" in kwargs else "hidden_states"]
+    )
+    return latents
 
 
 def _is_compiled(network: nn.Module) -> bool:
@@ -142,7 +150,7 @@ def queries_and_keys(
 
 
 def _heads(projected: Tensor, heads: int) -> Tensor:
-    return projected.unflatten(2, (heads, -1)).transpose(1, 2)
+    return rearrange(projected, "b p (heads d) -> b heads p d", heads=heads)
 
 
 def _head_mean(

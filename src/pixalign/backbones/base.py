@@ -221,7 +221,9 @@ class Backbone(ABC):
 
 def _check_finite(values: Tensor, where: str, dtype: torch.dtype) -> None:
     if not bool(torch.isfinite(values).all()):
-        hint = "" if dtype == torch.float32 else "; load the model with dtype='float32' or 'bfloat16'"
+        hint = (
+            "" if dtype == torch.float32 else "; load the model with dtype='float32' or 'bfloat16'"
+        )
         raise FloatingPointError(f"{where} produced NaN or infinity in {dtype}{hint}")
 
 

