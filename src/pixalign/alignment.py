@@ -64,10 +64,10 @@ class Alignment:
         softmax([threshold, heatmaps] / temperature): the threshold is the background's logit,
         so the most probable channel is the mask.
         """
+        tau = np.float32(self._threshold(threshold))
         # The mask counts a heatmap that equals the threshold as foreground.
-        tau = np.nextafter(np.float32(self._threshold(threshold)), np.float32(-1))
-        logits = np.empty((len(self.phrases) + 1, *self.heatmaps.shape[1:]), np.float64)
-        logits[0], logits[1:] = tau, self.heatmaps
+        tie = self.heatmaps.max(0) == tau
+        logits = np.concatenate([(tau - 1e-6 * tie)[None], self.heatmaps], dtype=np.float64)
         logits -= logits.max(0)
         weights = np.exp(logits / self.config.temperature)
         probabilities: Floats = (weights / weights.sum(0)).astype(np.float32)

@@ -55,6 +55,8 @@ def _open(path: Path) -> Image.Image:
         raise ValueError(f"{str(path)!r} is not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
         raise ValueError(f"{str(path)!r} is too large: {error}") from error
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"{str(path)!r} is damaged or cut short: {error}") from error
 
 
 def _from_array(array: np.ndarray) -> Image.Image:

@@ -8,17 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-_GOLDEN = 0.618033988749895
-_LIGHTNESS = ((0.58, 0.9), (0.45, 0.75), (0.72, 0.85))  # (lightness, saturation), in turn
+# Rings of twelve hues, each with its own (lightness, saturation).
+_RINGS = ((0.58, 0.9), (0.38, 0.8), (0.76, 0.85), (0.5, 0.45))
 
 
 def palette(count: int) -> np.ndarray:
     """uint8 [count + 1, 3]: black for the background, then colours that differ clearly."""
     colours = [(0.0, 0.0, 0.0)]
     for index in range(count):
-        lightness, saturation = _LIGHTNESS[(index // 6) % len(_LIGHTNESS)]
-        hue = (0.02 + index * _GOLDEN) % 1
-        colours.append(colorsys.hls_to_rgb(hue, lightness, saturation))
+        ring, place = divmod(index, 12)
+        lightness, saturation = _RINGS[ring % len(_RINGS)]
+        hue = 0.01 + place * 5 % 12 / 12 + ring / 24  # neighbours in the list lie far apart
+        colours.append(colorsys.hls_to_rgb(hue % 1, lightness, saturation))
     return np.round(np.array(colours) * 255).astype(np.uint8)
 
 

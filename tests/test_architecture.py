@@ -1,0 +1,92 @@
+"""The rooms of the house: who may know whom."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import pixalign
+
+PACKAGE = Path(pixalign.__file__).parent
+
+# A module imports only from rows above its own.
+ROWS = (
+    ("types",),
+    ("progress", "provenance", "batching", "prompts", "images"),
+    ("schedule",),
+    ("config",),
+    ("attention",),
+    ("backbones",),
+    ("elbo",),
+    ("calibrate",),
+    ("heatmaps",),
+    ("collect",),
+    ("export", "viz"),
+    ("alignment",),
+    ("capture",),
+    ("align", "doctor"),
+    ("cli",),
+    ("__init__",),
+)
+ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path):
+    """Names of all modules that a file imports, at any depth of its code."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "pixalign":
+                yield from (f"pixalign.{alias.name}" for alias in node.names)
+            else:
+                yield node.module or ""
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    here = room(path)
+    assert here in ROW_OF, f"{here} has no row in the table"
+    for name in imports(path):
+        if name.startswith("pixalign."):
+            there = name.split(".")[1]
+            allowed = there == here or ROW_OF[there] < ROW_OF[here]
+            assert allowed, f"{path.name} must not import {name}"
+
+
+def test_only_backbones_know_pipelines():
+    for path in MODULES:
+        known = {name.split(".")[0] for name in imports(path)}
+        if room(path) != "backbones":
+            assert not known & {"diffusers", "transformers", "accelerate"}, path
+
+
+def test_files_stay_readable():
+    for path in MODULES:
+        lines = path.read_text(encoding="utf-8").count("\n")
+        assert lines <= 400, f"{path.name} has {lines} lines"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                length = (node.end_lineno or 0) - node.lineno
+                assert length <= 80, f"{path.name}: {node.name} has {length} lines"
+
+
+def test_importing_is_light():
+    """`import pixalign` must not load diffusers or transformers: that takes seconds."""
+    import subprocess
+    import sys
+
+    code = "import sys, pixalign; print('diffusers' in sys.modules, 'transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_public_names_are_documented():
+    for name in pixalign.__all__:
+        assert getattr(pixalign, name).__doc__

@@ -1,0 +1,52 @@
+"""The wheel: builds, installs, and carries what it should."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q",
+         "-w", folder, ROOT],
+        check=True,
+    )  # fmt: skip
+    return next(folder.glob("pixalign-*.whl"))
+
+
+def test_wheel_holds_the_package_and_its_licence(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "pixalign/align.py" in names
+    assert "pixalign/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith("tests") for name in names)
+
+
+def test_wheel_installs_and_runs(wheel, tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--no-deps", "-q", "--target", tmp_path, wheel],
+        check=True,
+    )
+    code = "import pixalign; print(pixalign.__file__); pixalign.AlignConfig.official()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.stdout.startswith(str(tmp_path))
+
+
+def test_versions_agree():
+    import tomllib
+
+    import pixalign
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert pixalign.__version__ == declared
+    assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text()
