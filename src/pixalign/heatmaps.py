@@ -67,7 +67,7 @@ def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor
     wide = torch.float32 if maps.device.type == "mps" else torch.float64
     flat = rearrange(resize(maps, grid), "n h w -> (h w) n").to(wide)
     for matrix in self_attention:
-        rows = matrix.split(_ROWS_AT_ONCE)
+        rows = torch.split(matrix, _ROWS_AT_ONCE)
         flat = torch.cat([piece.to(wide) @ flat for piece in rows])
     return rearrange(flat, "(h w) n -> n h w", h=grid[0])
 

@@ -1,0 +1,156 @@
+"""What only a GPU can show: half precision, real memory limits, offloading. Run with -m gpu."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from transformers import CLIPTextConfig, CLIPTextModel
+
+import pixalign as pa
+import tiny
+from conftest import FAMILIES, QUICK
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+TEN = ["dog", "cat", "hot dog", "zebra", "car", "tree", "screen", "screen door", "door", "bench"]
+
+
+def sd15_shaped():
+    """SD1.5's real sizes with random weights, in float16 on the GPU."""
+    torch.manual_seed(0)
+    tokenizer = tiny.clip_tokenizer()
+    text = CLIPTextConfig(
+        vocab_size=len(tokenizer), hidden_size=768, intermediate_size=3072,
+        num_hidden_layers=12, num_attention_heads=12,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    with torch.device("cuda"):
+        unet = UNet2DConditionModel(sample_size=64, cross_attention_dim=768)
+        vae = AutoencoderKL(
+            down_block_types=("DownEncoderBlock2D",) * 4,
+            up_block_types=("UpDecoderBlock2D",) * 4,
+            block_out_channels=(128, 256, 512, 512),
+            layers_per_block=2,
+            sample_size=512,
+        )
+        encoder = CLIPTextModel(text)
+    pipe = StableDiffusionPipeline(
+        vae=vae.eval(), unet=unet.eval(), text_encoder=encoder.eval(), tokenizer=tokenizer,
+        scheduler=DDIMScheduler(**tiny.SD_NOISE), safety_checker=None, feature_extractor=None,
+        requires_safety_checker=False,
+    )  # fmt: skip
+    return pipe.to("cuda", torch.float16)
+
+
+@pytest.fixture(scope="module")
+def big():
+    return sd15_shaped()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_half_precision_agrees_with_float32(pipeline, name, tmp_path, photo):
+    pipeline(name).save_pretrained(tmp_path)
+    config = pa.AlignConfig(**QUICK)
+    half = pa.Aligner.from_pretrained(tmp_path, device="cuda", config=config)
+    full = pa.Aligner.from_pretrained(tmp_path, device="cpu", config=config)
+    classes = ["dog", "zebra", "hot dog"]
+
+    fast, again = (half.align(photo, classes) for _ in range(2))
+    exact = full.align(photo, classes)
+
+    assert np.array_equal(fast.heatmaps, again.heatmaps)
+    assert np.array_equal(fast.losses, again.losses)
+    assert half.backbone.dtype in (torch.float16, torch.bfloat16)
+    np.testing.assert_allclose(fast.losses, exact.losses, rtol=0.02)
+    plain = pa.AlignConfig.uncalibrated(**QUICK)
+    maps, reference = (a.align(photo, classes, config=plain).heatmaps for a in (half, full))
+    assert np.corrcoef(maps.ravel(), reference.ravel())[0, 1] > 0.98
+
+
+def test_float32_on_the_gpu_equals_the_cpu(pipeline, photo, tmp_path):
+    pipeline("sd1").save_pretrained(tmp_path)
+    config = pa.AlignConfig(**QUICK)
+    gpu, cpu = (
+        pa.Aligner.from_pretrained(tmp_path, device=device, dtype="float32", config=config)
+        for device in ("cuda", "cpu")
+    )
+    found, expected = (a.align(photo, ["dog", "cat", "car"]) for a in (gpu, cpu))
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-4)
+    np.testing.assert_allclose(found.heatmaps, expected.heatmaps, atol=2e-3)
+
+
+def test_capture_on_the_gpu(tmp_path):
+    tiny.sd1().save_pretrained(tmp_path)
+    pipe = StableDiffusionPipeline.from_pretrained(tmp_path, dtype=torch.float16).to("cuda")
+    noise = torch.randn(1, 4, 32, 32, device="cuda", dtype=torch.float16)
+    call = {"latents": noise, "num_inference_steps": 3, "output_type": "np"}
+    plain = pipe("a dog", **call).images
+    with pa.capture(pipe, ["dog"]) as maps:
+        observed = pipe("a dog", **call).images
+    assert np.array_equal(plain, observed)
+    assert maps["dog"].device.type == "cpu"
+
+
+def test_full_size_time_and_memory(big, capsys):
+    aligner = pa.Aligner(big)
+    picture = tiny.photo(640, 480)
+    first = aligner.align(picture, TEN)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    again = aligner.align(picture, TEN)
+    torch.cuda.synchronize()
+    seconds, peak = time.perf_counter() - start, torch.cuda.max_memory_allocated() / 2**30
+    with capsys.disabled():
+        print(f"\nSD1.5 shape, 10 classes, {torch.cuda.get_device_name()}: ", end="")
+        print(f"{seconds:.2f} s from picture to heatmaps, peak {peak:.1f} GiB")
+    assert np.array_equal(first.heatmaps, again.heatmaps)
+    assert np.isfinite(first.heatmaps).all()
+    assert peak < 16
+
+
+def test_out_of_memory_for_real(big):
+    picture = tiny.photo(64, 64)
+    config = pa.AlignConfig(elbo_steps=8, collect_steps=2)
+    expected = pa.Aligner(big, batch_size=8).align(picture, TEN, config=config)
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(
+        (torch.cuda.memory_allocated() + 2.5 * 2**30) / total
+    )
+    try:
+        with pytest.warns(RuntimeWarning, match="out of memory with 64 passes"):
+            found = pa.Aligner(big).align(picture, TEN, config=config)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=5e-3)
+
+
+def test_offloaded_pipeline(photo, tmp_path):
+    tiny.sdxl().save_pretrained(tmp_path)
+    config = pa.AlignConfig(**QUICK)
+    expected = pa.Aligner.from_pretrained(tmp_path, device="cuda", dtype="float32", config=config)
+    pipe = pa.Aligner.from_pretrained(tmp_path, device="cpu", dtype="float32").backbone.pipe
+    pipe.enable_model_cpu_offload()
+    offloaded = pa.Aligner(pipe, config=config)
+    ours, theirs = (a.align(photo, ["dog", "cat"]) for a in (offloaded, expected))
+    np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-5)
+    pipe.to("cpu", torch.float16)
+    pipe.enable_model_cpu_offload()
+    half = pa.Aligner(pipe, config=config).align(photo, ["dog", "cat"])
+    np.testing.assert_allclose(half.losses, theirs.losses, rtol=0.02)
+
+
+def test_generator_of_the_gpu(big):
+    aligner = pa.Aligner(big, config=pa.AlignConfig(elbo_strategy="random", **QUICK))
+    picture = tiny.photo(64, 64)
+    first, again = (
+        aligner.align(picture, ["dog", "cat"], generator=torch.Generator("cuda").manual_seed(1))
+        for _ in range(2)
+    )
+    assert np.array_equal(first.heatmaps, again.heatmaps)
