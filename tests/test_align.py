@@ -307,3 +307,54 @@ def test_t5_columns_count(pipeline, photo):
 def test_bad_classes_are_refused_before_work(aligner, photo, classes):
     with pytest.raises(ValueError, match="class"):
         aligner.align(photo, classes)
+
+
+def test_an_image_encoded_by_another_model_is_refused(pipeline, photo):
+    encoded = pa.Aligner(pipeline("sd1")).encode(photo)
+    with pytest.raises(ValueError, match="encoded by another model"):
+        pa.Aligner(pipeline("sdxl")).align(encoded, ["dog"])
+    same_model = pa.Aligner(pipeline("sd1"), config=pa.AlignConfig(**QUICK))
+    assert same_model.align(encoded, ["dog"]).classes == ("dog",)
+
+
+def test_long_elbo_texts_are_refused(aligner, photo):
+    phrase = pa.Phrase("zebra " * 40, "dog")
+    with pytest.raises(ValueError, match="alone is longer"):
+        aligner.align(photo, [phrase], config=pa.AlignConfig(elbo_text="name", **QUICK))
+
+
+def test_a_list_is_checked_before_its_first_image_is_aligned(sd1, photo):
+    aligner = pa.Aligner(sd1)
+    passes = []
+    handle = sd1.unet.register_forward_pre_hook(lambda *_: passes.append(1))
+    with pytest.raises(ValueError, match="'dog' is given twice"):
+        aligner.align([photo, photo], [["dog"], ["dog", "dog"]])
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
+        aligner.align([photo, "nowhere.png"], ["dog"])
+    handle.remove()
+    assert not passes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"image": None}, "image is a NoneType; allowed"),
+        ({"image": torch.zeros(3, 8, 8)}, "image is a Tensor; allowed"),
+        ({"caption": ["a dog"]}, r"caption is \['a dog'\]; allowed"),
+        ({"classes": None}, "classes is None; give a list"),
+        ({"classes": [1]}, "class 1 is 1"),
+        ({"seed": -1}, "seed is -1; allowed"),
+        ({"seed": 2**80}, "seed is .*; allowed"),
+        ({"config": pa.AlignConfig(by_family={"sd5": {"gamma": 0.5}})}, "'sd5'; allowed: 'sd'"),
+    ],
+)
+def test_bad_arguments_are_named(aligner, photo, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        aligner.align(**{"image": photo, "classes": ["dog"]} | arguments)
+
+
+def test_by_family_applies_to_its_family_only(pipeline, photo):
+    config = pa.AlignConfig(by_family={"sd3": {"gamma": 0.9}}, **QUICK)
+    for name, gamma in {"sd1": 1 / 3, "sd3": 0.9}.items():
+        result = pa.Aligner(pipeline(name)).align(photo, ["dog", "cat"], config=config)
+        assert result.scores.min() == pytest.approx(gamma)

@@ -170,3 +170,27 @@ def test_palette_colours_differ():
     assert colours[0].tolist() == [0, 0, 0]
     nearest = [np.abs(colours[i] - colours[j]).sum() for i in range(41) for j in range(i)]
     assert min(nearest) > 20
+
+
+def test_heatmaps_of_an_earlier_result_are_removed(tmp_path):
+    result_of(np.zeros((2, 8, 8)), names=["dog", "cat"]).save(tmp_path)
+    (tmp_path / "heatmap_9_mine.png").write_text("not listed, so not ours")
+    result_of(np.zeros((1, 8, 8)), names=["car"]).save(tmp_path)
+    heatmaps = sorted(path.name for path in tmp_path.glob("heatmap*"))
+    assert heatmaps == ["heatmap_1_car.png", "heatmap_9_mine.png"]
+
+
+def test_a_foreign_result_json_removes_nothing(tmp_path):
+    for text in ("[]", "{", '{"classes": [{"heatmap": "../precious.png"}]}', '{"classes": 3}'):
+        (tmp_path / "result.json").write_text(text)
+        (tmp_path.parent / "precious.png").write_text("")
+        result_of(np.zeros((1, 8, 8))).save(tmp_path)
+        assert (tmp_path.parent / "precious.png").exists()
+
+
+@pytest.mark.parametrize("temperature", [0.01, 1.0, 50.0])
+def test_ties_with_the_threshold_go_to_the_class(temperature):
+    heatmaps = np.array([[[0.5, 0.25, 0.75]]])
+    result = result_of(heatmaps, temperature=temperature)
+    for threshold in (0.25, 0.5, 0.75):
+        assert np.array_equal(result.probs(threshold).argmax(0), result.mask(threshold))

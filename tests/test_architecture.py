@@ -17,7 +17,7 @@ ROWS = (
     ("config",),
     ("attention",),
     ("backbones",),
-    ("elbo",),
+    ("plan", "elbo"),
     ("calibrate",),
     ("heatmaps",),
     ("collect",),

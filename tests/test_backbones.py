@@ -2,13 +2,17 @@
 
 import copy
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from diffusers import (
+    AutoencoderTiny,
     DDIMScheduler,
     DiffusionPipeline,
+    DPMSolverMultistepScheduler,
+    EDMDPMSolverMultistepScheduler,
     EulerDiscreteScheduler,
     StableDiffusionImg2ImgPipeline,
     UNet2DModel,
@@ -315,24 +319,120 @@ def test_real_hub_configs_are_recognised():
     """The component lists of the real models' model_index.json."""
     clip, projected = "CLIPTextModel", "CLIPTextModelWithProjection"
     real = {
-        "sd": {"unet": "UNet2DConditionModel", "text_encoder": clip, "vae": "AutoencoderKL"},
+        "sd": {
+            "unet": "UNet2DConditionModel",
+            "text_encoder": clip,
+            "tokenizer": "CLIPTokenizer",
+        },
         "sdxl": {
             "unet": "UNet2DConditionModel",
             "text_encoder": clip,
             "text_encoder_2": projected,
+            "tokenizer": "CLIPTokenizer",
+            "tokenizer_2": "CLIPTokenizer",
         },
         "sd3": {
             "transformer": "SD3Transformer2DModel",
             "text_encoder": projected,
             "text_encoder_2": projected,
             "text_encoder_3": "T5EncoderModel",
+            "tokenizer": "CLIPTokenizer",
+            "tokenizer_2": "CLIPTokenizer",
+            "tokenizer_3": "T5TokenizerFast",
         },
     }
     for family, components in real.items():
         matching = [name for name, kind in FAMILIES.items() if kind.recognises(components)]
         assert matching == [family]
+    unet = {"unet": "UNet2DConditionModel"}
+    others = {
+        "refiner": unet | {"text_encoder_2": projected, "tokenizer_2": "CLIPTokenizer"},
+        "DeepFloyd": unet | {"text_encoder": "T5EncoderModel", "tokenizer": "T5Tokenizer"},
+        "Kolors": unet | {"text_encoder": "ChatGLMModel", "tokenizer": "ChatGLMTokenizer"},
+        "Kandinsky": unet,
+    }
+    for components in others.values():
+        assert not any(kind.recognises(components) for kind in FAMILIES.values())
 
 
 def test_saved_pipelines_are_plain_diffusers_ones(sd1_folder):
     pipe = DiffusionPipeline.from_pretrained(sd1_folder, dtype=torch.float32)
     assert type(pipe).__name__ == "StableDiffusionPipeline"
+
+
+def test_schedulers_that_hide_their_training_are_refused(photo):
+    pipe = tiny.sdxl()
+    pipe.scheduler = EDMDPMSolverMultistepScheduler()
+    with pytest.raises(ValueError, match="EDMDPMSolverMultistepScheduler does not say"):
+        _ = wrap(pipe).schedule
+
+
+def test_flow_shift_of_other_samplers_is_read():
+    pipe = tiny.sd3()
+    expected = wrap(pipe).schedule.at_indices([200]).sigma
+    pipe.scheduler = DPMSolverMultistepScheduler(
+        use_flow_sigmas=True, prediction_type="flow_prediction", flow_shift=3.0
+    )
+    assert torch.equal(wrap(pipe).schedule.at_indices([200]).sigma, expected)
+
+
+def test_pipelines_with_a_part_missing_are_refused():
+    pipe = tiny.sd1()
+    pipe.text_encoder = None
+    assert wrap(pipe).family == "sd"  # enough to capture
+    with pytest.raises(ValueError, match="text_encoder is missing"):
+        pa.Aligner(pipe)
+
+
+def test_tiny_autoencoders_are_refused(photo):
+    pipe = tiny.sd1()
+    pipe.vae = AutoencoderTiny(
+        encoder_block_out_channels=(8, 8, 8),
+        decoder_block_out_channels=(8, 8, 8),
+        num_encoder_blocks=(1, 1, 1),
+        num_decoder_blocks=(1, 1, 1),
+    )
+    with pytest.raises(ValueError, match="AutoencoderTiny has no posterior"):
+        pa.Aligner(pipe).align(photo, ["dog"])
+
+
+def test_textual_inversions_of_several_vectors_are_refused(photo):
+    pipe = tiny.sd1()
+    vectors = {"<toy>": torch.randn(4, pipe.text_encoder.config.hidden_size)}
+    pipe.load_textual_inversion(vectors)
+    aligner = pa.Aligner(pipe)
+    with pytest.raises(ValueError, match="textual inversion of several vectors"):
+        aligner.align(photo, ["<toy>", "dog"])
+    assert aligner.align(photo, ["dog"], config=pa.AlignConfig(elbo_steps=1, collect_steps=1))
+
+
+def test_damaged_folders_are_explained(sd1_folder, tmp_path):
+    folder = shutil.copytree(sd1_folder, tmp_path / "model")
+    (folder / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"")
+    with pytest.raises(OSError, match="cannot load"):
+        load(folder, device="cpu")
+    (folder / "model_index.json").write_text("{")
+    with pytest.raises(ValueError, match=r"damaged model_index\.json"):
+        load(folder, device="cpu")
+    assert family_of_folder(folder) is None
+
+
+def test_folder_without_tokenizer_files_is_explained(sd1_folder, tmp_path, photo):
+    folder = shutil.copytree(sd1_folder, tmp_path / "model")
+    for file in (folder / "tokenizer").iterdir():
+        file.unlink()
+    with pytest.raises((OSError, ValueError), match=r"cannot load|tokenizer has \d+ tokens"):
+        pa.Aligner.from_pretrained(folder, device="cpu").align(photo, ["dog"])
+
+
+@pytest.mark.parametrize("device", ["cpu:x", "cpu:0", "cuda:x", "mps:1"])
+def test_device_numbers(device):
+    with pytest.raises(ValueError, match="device"):
+        resolve_device(device)
+
+
+def test_image_prompt_adapters_are_refused():
+    pipe = tiny.sd1()
+    pipe.unet.register_to_config(encoder_hid_dim_type="ip_image_proj")
+    with pytest.raises(ValueError, match=r"unload_ip_adapter\(\)"):
+        pa.Aligner(pipe)

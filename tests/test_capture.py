@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from diffusers import StableDiffusionImg2ImgPipeline, StableDiffusionXLImg2ImgPipeline
+from diffusers import (
+    StableDiffusionImg2ImgPipeline,
+    StableDiffusionPAGPipeline,
+    StableDiffusionXLImg2ImgPipeline,
+)
 
 import pixalign as pa
 import tiny
@@ -176,7 +180,7 @@ def test_pipeline_is_restored_after_an_error(pipeline, name):
 
 def test_missing_word_is_named(pipeline):
     with (
-        pytest.raises(ValueError, match=r"word 'zebra' does not occur in \['a dog'\]"),
+        pytest.raises(ValueError, match=r"word 'zebra' does not occur on its own in \['a dog'\]"),
         pa.capture(pipeline("sd1"), ["dog", "zebra"]),
     ):
         pipeline("sd1")("a dog", **CALL)
@@ -226,3 +230,52 @@ def test_memory_stays_bounded(pipeline):
     with pa.capture(pipeline("sd1"), ["dog"]) as maps:
         pipeline("sd1")("a dog", **CALL)
     assert maps.steps.numel() == len(maps) * 32 * 32
+
+
+def test_freed_text_encoders(pipeline):
+    """Embeddings are passed because the text encoders were freed: the tokenizer is enough."""
+    whole = pipeline("sd3-t5")
+    embeds, _, pooled, _ = whole.encode_prompt("a dog", None, None)
+    call = {"prompt_embeds": embeds, "pooled_prompt_embeds": pooled, "guidance_scale": 0.0, **CALL}
+    parts = dict(whole.components)
+    for name in ("text_encoder", "text_encoder_2", "text_encoder_3"):
+        parts[name] = None
+    freed = type(whole)(**parts)
+    freed.set_progress_bar_config(disable=True)
+    with pa.capture(freed, ["dog"], prompt="a dog") as maps:
+        freed(**call, generator=noise())
+    with pa.capture(whole, ["dog"]) as expected:
+        whole("a dog", guidance_scale=0.0, generator=noise(), **CALL)
+    torch.testing.assert_close(maps["dog"], expected["dog"])
+
+
+def test_a_word_cut_off_in_one_prompt_of_a_batch(pipeline):
+    pipe = pipeline("sd1")
+    with pa.capture(pipe, ["dog"]) as maps:
+        pipe(["a dog", "a " * 80 + "dog"], **CALL)
+    assert (maps["dog"][:, 0] > 0).all()
+    assert (maps["dog"][:, 1] == 0).all()
+
+
+def test_unknown_guidance_is_explained(pipeline):
+    components = pipeline("sd1").components
+    pipe = StableDiffusionPAGPipeline(
+        **components, requires_safety_checker=False, pag_applied_layers="mid"
+    )
+    pipe.set_progress_bar_config(disable=True)
+    processors = dict(pipe.unet.attn_processors)
+    with pa.capture(pipe, ["dog"]) as maps:
+        pipe("a dog", pag_scale=2.0, **CALL)
+    pipe.unet.set_attn_processor(processors)
+    with pytest.raises(ValueError, match="ran 3 images at once where 1, or twice that"):
+        _ = maps.steps
+
+
+def test_fused_projections_are_read():
+    pipe = tiny.sd1()
+    with pa.capture(pipe, ["dog"]) as plain:
+        pipe("a dog", generator=noise(), **CALL)
+    pipe.fuse_qkv_projections(vae=False)
+    with pa.capture(pipe, ["dog"]) as fused:
+        pipe("a dog", generator=noise(), **CALL)
+    torch.testing.assert_close(fused["dog"], plain["dog"], atol=1e-5, rtol=1e-3)

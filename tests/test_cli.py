@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -200,8 +201,10 @@ def test_help_is_quick_and_names_the_commands(run):
 def test_cached_models_are_found(tmp_path, monkeypatch, sd1_folder):
     """A hub cache in the hub's own layout."""
     snapshot = tmp_path / "models--someone--tiny" / "snapshots" / ("0" * 40)
-    snapshot.mkdir(parents=True)
-    (snapshot / "model_index.json").write_bytes((sd1_folder / "model_index.json").read_bytes())
+    shutil.copytree(sd1_folder, snapshot)
+    unfinished = tmp_path / "models--someone--index-only" / "snapshots" / ("1" * 40)
+    unfinished.mkdir(parents=True)
+    shutil.copy(sd1_folder / "model_index.json", unfinished)
     refs = tmp_path / "models--someone--tiny" / "refs"
     refs.mkdir()
     (refs / "main").write_text("0" * 40)

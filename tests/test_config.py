@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from pixalign import AlignConfig
@@ -67,6 +68,9 @@ def test_presets():
         ("cross_weights", ()),
         ("cross_weights", (1, -1)),
         ("cross_weights", (0, 0)),
+        ("cross_weights", (float("nan"), 1)),
+        ("gamma", "0.3"),
+        ("calibrate", "no"),
         ("self_attention", "thrice"),
         ("resize", "crop"),
         ("threshold", 1.1),
@@ -99,3 +103,17 @@ def test_is_immutable_and_hashable():
     assert hash(config) == hash(AlignConfig.official())
     with pytest.raises(AttributeError):
         config.gamma = 0.5
+
+
+def test_overrides_of_official_hold_on_every_family():
+    config = AlignConfig.official(self_attention="once", text_columns="all")
+    for family in ("sd", "sdxl", "sd3"):
+        assert config.for_family(family).self_attention == "once"
+    assert config.for_family("sd3").text_columns == "all"
+    assert config.for_family("sd3").cross_weights == "gaussian"
+
+
+def test_numpy_numbers_are_numbers():
+    config = AlignConfig(elbo_timesteps=np.arange(3), cross_weights=np.ones(2))
+    assert config.elbo_timesteps == (0, 1, 2)
+    assert json.dumps(config.to_dict())

@@ -16,6 +16,7 @@ from pixalign.prompts import (
     canonical_order,
     compose,
     find,
+    head_noun,
     locate,
     name_span,
     split,
@@ -220,3 +221,51 @@ def test_canonical_order_ignores_the_given_one(names):
 def test_tokenizers_without_offsets_are_refused():
     with pytest.raises(ValueError, match=r"CanineTokenizer .* fast tokenizers"):
         TextStream("clip", CanineTokenizer(), 0, 77).offsets("dog")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a woman sitting on a bench", "woman"),
+        ("a cup next to a plate", "cup"),
+        ("a dog, brown and white", "dog"),
+        ("a man riding a horse", "man"),
+        ("a car parked outside", "car"),
+        ("a man and a horse", "man"),
+        ("a car (red)", "car"),
+        ("the tall building with windows", "building"),
+        ("a building", "building"),
+        ("a white wedding", "wedding"),
+        ("three baby rabbits", "rabbits"),
+        ("an unmade bed by the wall", "bed"),
+        ("with", "with"),
+        ("", None),
+    ],
+)
+def test_head_noun(text, expected):
+    span = head_noun(text)
+    assert (text[slice(*span)] if span else None) == expected
+
+
+def test_claims_do_not_depend_on_the_order_of_classes():
+    caption = "hot dog car, hot dog, dog car"
+    one = locate(as_phrases(["hot dog", "dog car"]), caption)
+    other = locate(as_phrases(["dog car", "hot dog"]), caption)
+    assert one.spans == other.spans[::-1]
+
+
+def test_a_cut_prompt_ends_with_the_end_token(pipeline):
+    """The last column of a text that is too long is not the word that would stand there."""
+    backbone = wrap(pipeline("sd1"))
+    text = "a " * 75 + "dog " + "a " * 9  # dog is token 76 of 0..76
+    prompt = find(as_phrases(["dog"]), text)
+    assert backbone.columns(prompt, 77, backbone.streams) == ((),)
+    fitting = find(as_phrases(["dog"]), "a " * 74 + "dog")
+    assert backbone.columns(fitting, 77, backbone.streams) == ((75,),)
+
+
+def test_t5_reads_as_much_as_the_call_allows(pipeline):
+    backbone = wrap(pipeline("sd3-t5"))
+    prompt = find(as_phrases(["dog"]), "a " * 300 + "dog")
+    assert backbone.columns(prompt, 77 + 256, backbone.streams) == ((),)
+    assert backbone.columns(prompt, 77 + 512, backbone.streams) == ((77 + 300,),)

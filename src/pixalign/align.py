@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, overload
 
 import torch
@@ -13,44 +14,32 @@ from torch import Tensor
 
 from pixalign import elbo
 from pixalign.alignment import Alignment
-from pixalign.backbones import Backbone, load, wrap
+from pixalign.backbones import FAMILIES, Backbone, load, wrap
 from pixalign.batching import BatchSize
 from pixalign.calibrate import alignment_scores, calibrate, weighted_elbo
 from pixalign.collect import collect
 from pixalign.config import AlignConfig
 from pixalign.heatmaps import activation, combine_layers, refine, to_image
 from pixalign.images import ImageLike, model_size, read_image, to_pixels
+from pixalign.plan import Visit, Words, plan_visits, plan_words
 from pixalign.progress import Progress
-from pixalign.prompts import Prompt, as_phrases, canonical_order, compose, locate, split
+from pixalign.prompts import Classes
 from pixalign.provenance import versions
-from pixalign.schedule import Steps, positions
-from pixalign.types import AttentionMaps, Phrase, Scores
-
-Classes = Iterable[str | Phrase]
+from pixalign.types import AttentionMaps, Phrase, Scores, allowed
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedImage:
     """A picture as one model sees it: encode once, align many times.
 
-    ``latents`` float32 [1, C, h, w] on the model's device.
+    ``latents`` float32 [1, C, h, w] on the model's device, made by ``vae``.
     """
 
     image: Image.Image
     latents: Tensor
     resize: str
+    vae: Any
     source: str | None = None
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Everything that is decided before the network runs."""
-
-    prompts: list[Prompt]
-    collect_steps: Steps
-    collect_noise: Tensor
-    elbo_steps: Steps | None
-    elbo_noise: Tensor | None
 
 
 class Aligner:
@@ -111,13 +100,14 @@ class Aligner:
         self, image: ImageLike | EncodedImage, *, config: AlignConfig | None = None
     ) -> EncodedImage:
         """Read, resize and encode a picture, to be aligned any number of times."""
-        resize = self._settings(config).resize
+        backbone, resize = self.backbone, self._settings(config).resize
         if isinstance(image, EncodedImage):
             if image.resize != resize:
                 raise ValueError(f"image was encoded with resize={image.resize!r}, not {resize!r}")
+            if image.vae is not backbone.pipe.vae:
+                raise ValueError("image was encoded by another model; encode it with this one")
             return image
         picture = read_image(image)
-        backbone = self.backbone
         size = model_size(
             (picture.height, picture.width),
             resize,
@@ -127,7 +117,7 @@ class Aligner:
         )
         source = os.fspath(image) if isinstance(image, str | os.PathLike) else None
         latents = backbone.encode_image(to_pixels(picture, size))
-        return EncodedImage(picture, latents, resize, source)
+        return EncodedImage(picture, latents, resize, backbone.pipe.vae, source)
 
     @overload
     def align(
@@ -170,38 +160,43 @@ class Aligner:
         of classes (and one caption) for all or one each, and gives what single calls would:
         every image draws its noise from ``seed``, or all draw from ``generator`` in turn.
         """
-        if not isinstance(image, list | tuple):
-            return self._align_one(image, classes, caption, config, generator, seed)
-        images = list(image)
-        classes_each = _one_each(classes, len(images), "class lists")
-        captions = [caption] * len(images)
-        if isinstance(caption, list | tuple):
-            captions = list(caption)
-            if len(captions) != len(images):
-                raise ValueError(f"{len(captions)} captions for {len(images)} images")
-        return [
-            self._align_one(*each, config, generator, seed)
-            for each in zip(images, classes_each, captions, strict=True)
+        settings = self._settings(config)
+        if not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
+        many = isinstance(image, list | tuple)
+        images = list(image) if many else [image]
+        captions = _captions(caption if many else [caption], len(images))
+        each = _class_lists(classes, len(images)) if many else [classes]
+        # All words and paths are checked before the first image costs anything.
+        words = [
+            plan_words(self.backbone, *pair, settings) for pair in zip(each, captions, strict=True)
         ]
+        for item in images:
+            if isinstance(item, str | os.PathLike) and not Path(item).is_file():
+                read_image(item)
+        try:
+            results = [
+                self._align_one(item, word, settings, generator, seed)
+                for item, word in zip(images, words, strict=True)
+            ]
+        finally:
+            self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
+        return results if many else results[0]
 
     def _align_one(
         self,
         image: ImageLike | EncodedImage,
-        classes: Classes,
-        caption: str | None,
-        config: AlignConfig | None,
+        words: Words,
+        config: AlignConfig,
         generator: torch.Generator | None,
         seed: int,
     ) -> Alignment:
-        settings = self._settings(config)
-        phrases = as_phrases(classes)
-        prompts = self._attention_prompts(phrases, caption, settings)
-        encoded = self.encode(image, config=settings)
+        encoded = self.encode(image, config=config)
         own = generator if generator is not None else torch.Generator().manual_seed(seed)
-        notes_before = len(self.batch_size.notes)
-        plan = self._plan(prompts, encoded.latents, settings, own)
-        maps, scores = self._run(encoded.latents, phrases, plan, settings)
-        combined = combine_layers(maps, settings.cross_weights)
+        noted = len(self.batch_size.notes)
+        visits = plan_visits(self.backbone.schedule, encoded.latents, config, own)
+        maps, scores = self._run(encoded.latents, words, *visits, config)
+        combined = combine_layers(maps, config.cross_weights)
         if not bool(torch.isfinite(combined).all()):
             raise FloatingPointError(
                 f"attention maps hold NaN in {self.backbone.dtype}; "
@@ -209,24 +204,21 @@ class Aligner:
             )
         calibrated = calibrate(combined, scores.exponents)
         refined = refine(calibrated, maps.self_attention, maps.grid)
-        size = (encoded.image.height, encoded.image.width)
+        weak = _weak(words.phrases, combined, config.weak_activation)
         return Alignment(
             image=encoded.image,
-            phrases=phrases,
+            phrases=words.phrases,
             losses=scores.losses.numpy(),
             elbo=scores.elbo.numpy(),
             scores=scores.scores.numpy(),
-            heatmaps=to_image(refined, size).cpu().numpy(),
-            config=settings,
-            warnings=(
-                *self.batch_size.notes[notes_before:],
-                *_weak(phrases, combined, settings.weak_activation),
-            ),
+            heatmaps=to_image(refined, (encoded.image.height, encoded.image.width)).numpy(),
+            config=config,
+            warnings=(*self.batch_size.notes[noted:], *weak),
             provenance={
                 "seed": seed if generator is None else None,
-                "prompts": [prompt.text for prompt in prompts],
+                "prompts": [prompt.text for prompt in words.prompts],
                 "timesteps": {
-                    "collect": plan.collect_steps.time.tolist(),
+                    "collect": visits[0].steps.time.tolist(),
                     "elbo": list(scores.timesteps),
                 },
                 "source": encoded.source,
@@ -235,105 +227,66 @@ class Aligner:
             },
         )
 
-    def _settings(self, config: AlignConfig | None) -> AlignConfig:
-        return (config or self.config).for_family(self.backbone.family)
-
-    def _attention_prompts(
-        self, phrases: tuple[Phrase, ...], caption: str | None, config: AlignConfig
-    ) -> list[Prompt]:
-        whole = config.columns == "phrase"
-        if caption is None:
-            given = config.prompt_order == "given"
-            order = range(len(phrases)) if given else canonical_order(phrases)
-            return split(phrases, list(order), config.template, self.backbone.fits, whole)
-        prompt = locate(phrases, caption, whole)
-        if not self.backbone.fits(prompt.text):
-            raise ValueError(
-                f"the caption is longer than the model's text encoder reads: {caption!r}; "
-                "shorten it or leave it out"
-            )
-        return [prompt]
-
-    def _plan(
-        self, prompts: list[Prompt], latents: Tensor, config: AlignConfig, own: torch.Generator
-    ) -> _Plan:
-        """Draw noise, collecting first and ELBO second, then any random timesteps."""
-
-        def draw(count: int) -> Tensor:
-            shape = (count, *latents.shape[1:])
-            drawn = torch.randn(shape, generator=own, device=own.device, dtype=torch.float32)
-            return drawn.to(latents.device)
-
-        collect_count = len(config.collect_timesteps or ()) or config.collect_steps
-        elbo_count = len(config.elbo_timesteps or ()) or config.elbo_steps
-        collect_noise = draw(collect_count)
-        elbo_noise = draw(elbo_count) if config.calibrate else None
-        schedule = self.backbone.schedule
-
-        def visit(strategy: str, count: int, bounds: Any, indices: Any) -> Steps:
-            if indices is not None:
-                return schedule.at_indices(indices)
-            return schedule.at_positions(positions(strategy, count, bounds, own))
-
-        collect_steps = visit(
-            config.collect_strategy, collect_count, config.collect_range, config.collect_timesteps
-        )
-        elbo_steps = None
-        if config.calibrate:
-            elbo_steps = visit(
-                config.elbo_strategy, elbo_count, config.elbo_range, config.elbo_timesteps
-            )
-        return _Plan(prompts, collect_steps, collect_noise, elbo_steps, elbo_noise)
-
     def _run(
-        self, latents: Tensor, phrases: tuple[Phrase, ...], plan: _Plan, config: AlignConfig
+        self,
+        latents: Tensor,
+        words: Words,
+        collecting: Visit,
+        scoring: Visit | None,
+        config: AlignConfig,
     ) -> tuple[AttentionMaps, Scores]:
         """All forward passes: collecting, then the ELBO."""
-        texts = sorted({_elbo_text(phrase, config) for phrase in phrases})
-        passes = len(plan.prompts) * len(plan.collect_steps)
-        passes += len(texts) * len(plan.elbo_steps) if plan.elbo_steps is not None else 0
+        texts = sorted(set(words.elbo_texts))
+        passes = len(words.prompts) * len(collecting.steps)
+        passes += len(texts) * len(scoring.steps) if scoring is not None else 0
         with Progress(passes, "align", self.progress) as progress:
-            maps = self._collect(latents, plan, config, progress)
-            if plan.elbo_steps is None or plan.elbo_noise is None:
-                return maps, Scores.neutral(len(phrases))
-            each = elbo.losses(
+            maps = self._collect(latents, words, collecting, config, progress)
+            if scoring is None:
+                return maps, Scores.neutral(len(words.phrases))
+            losses = elbo.losses(
                 self.backbone,
                 latents,
                 self.backbone.encode_text(texts),
-                plan.elbo_steps,
-                plan.elbo_noise,
+                scoring.steps,
+                scoring.noise,
                 self.batch_size,
                 progress,
             )
         # Equal texts share one row, so their losses are equal to the last bit.
-        losses = each[[texts.index(_elbo_text(phrase, config)) for phrase in phrases]]
-        weights = plan.elbo_steps.weights(config.elbo_weighting, self.backbone.objective)
+        losses = losses[[texts.index(text) for text in words.elbo_texts]]
+        weights = scoring.steps.weights(config.elbo_weighting, self.backbone.objective)
         bounds = weighted_elbo(losses, weights)
         return maps, Scores(
             losses=losses,
             elbo=bounds.float(),
             scores=alignment_scores(bounds, config.gamma),
-            timesteps=tuple(plan.elbo_steps.time.tolist()),
+            timesteps=tuple(scoring.steps.time.tolist()),
         )
 
     def _collect(
-        self, latents: Tensor, plan: _Plan, config: AlignConfig, progress: Progress
+        self, latents: Tensor, words: Words, visit: Visit, config: AlignConfig, progress: Progress
     ) -> AttentionMaps:
         backbone = self.backbone
-        texts = backbone.encode_text([prompt.text for prompt in plan.prompts])
+        texts = backbone.encode_text([prompt.text for prompt in words.prompts])
         length = texts.embeds.shape[1]
         return collect(
             backbone,
             latents,
             texts,
-            [backbone.token_spans(p, length, config.text_columns) for p in plan.prompts],
-            plan.collect_steps,
-            plan.collect_noise,
+            [backbone.token_spans(p, length, config.text_columns) for p in words.prompts],
+            visit.steps,
+            visit.noise,
             self_attention=config.self_attention,
             image_only_attention=config.image_only_attention,
             batch_size=self.batch_size,
             progress=progress,
         )
+
+    def _settings(self, config: AlignConfig | None) -> AlignConfig:
+        chosen = config or self.config
+        for family in chosen.by_family:
+            allowed("a family in by_family", family, tuple(FAMILIES))
+        return chosen.for_family(self.backbone.family)
 
     def _model_record(self) -> dict[str, Any]:
         backbone = self.backbone
@@ -346,11 +299,6 @@ class Aligner:
         }
 
 
-def _elbo_text(phrase: Phrase, config: AlignConfig) -> str:
-    words = phrase.phrase if config.elbo_text == "phrase" else phrase.name
-    return compose([Phrase(words)], [0], config.template).text
-
-
 def _weak(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str]:
     """The paper's limitation: a class that activates nothing cannot be recovered."""
     return [
@@ -361,11 +309,24 @@ def _weak(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str
     ]
 
 
-def _one_each(classes: Any, count: int, what: str) -> list[Any]:
+def _class_lists(classes: Any, count: int) -> list[Any]:
     """One list of classes for all images, or a list of one for each."""
-    classes = classes if isinstance(classes, str) else list(classes)
-    if classes and not any(isinstance(item, str | Phrase) for item in classes):
-        if len(classes) != count:
-            raise ValueError(f"{len(classes)} {what} for {count} images")
-        return list(classes)
-    return [classes] * count
+    if isinstance(classes, str | Phrase) or not isinstance(classes, Iterable):
+        return [classes] * count
+    items = list(classes)
+    if not items or any(isinstance(item, str | Phrase) for item in items):
+        return [items] * count
+    if len(items) != count:
+        raise ValueError(f"{len(items)} class lists for {count} images")
+    return items
+
+
+def _captions(caption: Any, count: int) -> list[str | None]:
+    """One caption for all images, or a list of one for each."""
+    captions = list(caption) if isinstance(caption, list | tuple) else [caption] * count
+    if len(captions) != count:
+        raise ValueError(f"{len(captions)} captions for {count} images")
+    for one in captions:
+        if one is not None and not isinstance(one, str):
+            raise ValueError(f"caption is {one!r}; allowed: a text or None")
+    return captions

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -67,7 +69,8 @@ class Alignment:
         tau = np.float32(self._threshold(threshold))
         # The mask counts a heatmap that equals the threshold as foreground.
         tie = self.heatmaps.max(0) == tau
-        logits = np.concatenate([(tau - 1e-6 * tie)[None], self.heatmaps], dtype=np.float64)
+        nudge = 1e-6 * self.config.temperature * tie
+        logits = np.concatenate([(tau - nudge)[None], self.heatmaps], dtype=np.float64)
         logits -= logits.max(0)
         weights = np.exp(logits / self.config.temperature)
         probabilities: Floats = (weights / weights.sum(0)).astype(np.float32)
@@ -120,11 +123,13 @@ class Alignment:
     def save(self, folder: str | os.PathLike[str], threshold: float | None = None) -> list[Path]:
         """Write mask.png (indexed palette), heatmaps (8-bit grey), overlay.png, result.json.
 
-        Files of these names are replaced; nothing else in the folder is touched.
+        Files of these names are replaced, and heatmaps that an earlier result.json there lists
+        are removed; nothing else in the folder is touched.
         """
         record, mask = self.to_dict(threshold), self.mask(threshold)
         overlay = self.overlay(threshold)
         target = export.make_folder(folder)
+        stale = _listed_heatmaps(target / "result.json")
         written = [
             export.write_png(
                 target / "mask.png", export.mask_image(mask, viz.palette(len(self.phrases)))
@@ -135,6 +140,8 @@ class Alignment:
             grey = Image.fromarray(np.round(heatmap * 255).astype(np.uint8))
             written.append(export.write_png(target / self._heatmap_name(index), grey))
         written.append(export.write_json(target / "result.json", record))
+        for name in stale - {path.name for path in written}:
+            (target / name).unlink(missing_ok=True)
         return written
 
     def _threshold(self, threshold: float | None) -> float:
@@ -146,3 +153,13 @@ class Alignment:
     def _heatmap_name(self, index: int) -> str:
         width = len(str(len(self.phrases)))
         return f"heatmap_{index + 1:0{width}d}_{export.slug(self.classes[index])}.png"
+
+
+def _listed_heatmaps(path: Path) -> set[str]:
+    """The heatmap files that an earlier result.json of ours speaks of."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["classes"]
+        names = {str(row["heatmap"]) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {name for name in names if re.fullmatch(r"heatmap_\d+_[\w-]+\.png", name)}

@@ -22,38 +22,40 @@ class BatchSize:
         if requested != "auto" and (not isinstance(requested, int) or requested < 1):
             raise ValueError(f"batch_size is {requested!r}; allowed: 'auto' or a number from 1")
         self.requested = requested
-        self.limit: int | None = None  # learnt from running out of memory
+        self.limits: dict[str, int] = {}  # learnt from running out of memory, by kind of work
         self.notes: list[str] = []
 
-    def of(self, latents: Tensor) -> int:
+    def of(self, latents: Tensor, kind: str) -> int:
         """Images like these latents [1, C, h, w] that go through the network together."""
         if isinstance(self.requested, int):
             size = self.requested
         else:
             positions = latents.shape[-2] * latents.shape[-1]
             size = max(1, _POSITIONS.get(latents.device.type, 2**16) // positions)
-        return size if self.limit is None else min(size, self.limit)
+        return min(size, self.limits.get(kind, size))
 
-    def attempt(self, latents: Tensor, work: Callable[[int], Result]) -> Result:
-        """``work(size)``, tried again with half the size each time memory runs out."""
+    def attempt(
+        self, latents: Tensor, total: int, kind: str, work: Callable[[int], Result]
+    ) -> Result:
+        """``work(size)`` on ``total`` images, again with half the size when memory runs out."""
         while True:
-            size = self.of(latents)
+            size = min(self.of(latents, kind), total)
             try:
                 return work(size)
             except RuntimeError as error:
                 if size == 1 or not out_of_memory(error):
                     raise
             # Outside the except block, so that the failed pass's tensors are freed first.
-            self._halve(size)
+            self._halve(kind, size)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def _halve(self, size: int) -> None:
-        if self.limit is None:
+    def _halve(self, kind: str, size: int) -> None:
+        if not self.limits:
             note = f"out of memory with {size} passes at once; going on with fewer"
             self.notes.append(note)
             warnings.warn(note, RuntimeWarning, stacklevel=4)
-        self.limit = size // 2
+        self.limits[kind] = size // 2
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -15,12 +15,12 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from pixalign.attention import AttentionReader, network_input
-from pixalign.backbones import Backbone, wrap
+from pixalign.backbones import Backbone, TextStream, wrap
 from pixalign.calibrate import minmax
 from pixalign.collect import middle_index
 from pixalign.heatmaps import combine_layers, resize
 from pixalign.prompts import as_phrases, find
-from pixalign.types import AttentionMaps, Phrase, Size
+from pixalign.types import AttentionMaps, Phrase, Size, TokenSpans
 
 
 class WordMaps:
@@ -34,6 +34,7 @@ class WordMaps:
         self.words = words
         self.timesteps: list[float] = []
         self._steps: list[Tensor] = []  # [images, words, h, w] each
+        self._why_none = "call the pipeline inside the block first"
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -47,7 +48,7 @@ class WordMaps:
     def steps(self) -> Tensor:
         """float32 [steps, images, words, h, w]."""
         if not self._steps:
-            raise ValueError("nothing captured yet: call the pipeline inside the block first")
+            raise ValueError(f"nothing captured: {self._why_none}")
         return torch.stack(self._steps)
 
     def heatmaps(self, size: Size | None = None) -> Tensor:
@@ -76,8 +77,9 @@ def capture(
     Works with text-to-image and image-to-image calls, batches, with and without guidance; only
     the conditional half is read. The prompt is read from the call; when only embeddings are
     passed, give it here. A word that one prompt of a batch lacks has a map of zeros there; one
-    that all lack is an error. The pipeline's results do not change by a bit, and it is as before
-    when the block ends, also by an error.
+    that all lack is an error. The pipeline's results do not change by a bit (unless it is
+    compiled: then it runs uncompiled meanwhile), and it is as before when the block ends, also
+    by an error.
     """
     recorder = _Recorder(wrap(pipe), as_phrases(words), prompt, cross_weights)
     with recorder.attached():
@@ -129,7 +131,7 @@ class _Recorder:
             given.apply_defaults()
             prompts = self._prompts(given.arguments)
             encoded = encode_prompt(*args, **kwargs)
-            self._start(prompts, encoded[0])
+            self._start(prompts, encoded[0], given.arguments.get("prompt") is not None)
             return encoded
 
         return encode_and_listen
@@ -147,32 +149,53 @@ class _Recorder:
                 raise ValueError(f"capture reads one prompt; leave {name} out")
         return [prompt] if isinstance(prompt, str) else list(prompt)
 
-    def _start(self, prompts: list[str], embeds: Tensor) -> None:
+    def _start(self, prompts: list[str], embeds: Tensor, encoded_now: bool) -> None:
         """Find the words in the prompts; images of one prompt follow each other."""
         images, length = embeds.shape[:2]
+        streams = [s for s in self.backbone.streams if s.loaded or not encoded_now]
         if images % len(prompts):
             raise ValueError(f"{len(prompts)} prompts do not match {images} embeddings")
-        matrices = [self._matrix(prompt, length) for prompt in prompts]
+        matrices = [self._matrix(prompt, length, streams) for prompt in prompts]
         found = torch.stack(matrices).sum((0, 1))
         for word, weight in zip(self.words, found.tolist(), strict=True):
             if not weight:
-                raise ValueError(f"word {word.name!r} does not occur in {prompts!r}")
+                raise ValueError(
+                    f"word {word.name!r} does not occur on its own in {prompts!r}, as far as "
+                    "the model reads"
+                )
         self.columns = torch.stack(matrices).repeat_interleave(images // len(prompts), 0)
         self.maps._begin()
 
-    def _matrix(self, text: str, length: int) -> Tensor:
+    def _matrix(self, text: str, length: int, streams: list[TextStream]) -> Tensor:
         """[length, words] averaging matrix of one prompt, zeros for words it lacks."""
         prompt = find(self.words, text)
-        return self.backbone.token_spans(prompt, length).averaging_matrix(len(self.words))
+        columns = self.backbone.columns(prompt, length, streams)
+        read = [place for place, found in enumerate(columns) if found]
+        spans = TokenSpans(
+            prompt=prompt.text,
+            classes=tuple(prompt.classes[place] for place in read),
+            columns=tuple(columns[place] for place in read),
+            length=length,
+        )
+        return spans.averaging_matrix(len(self.words))
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Choose the rows to read: all, or the conditional half behind the unconditional one."""
         batch = len(network_input(args, kwargs))
-        guided = bool(getattr(self.backbone.pipe, "do_classifier_free_guidance", False))
         self.reader.columns = None
-        if self.columns is not None and batch == len(self.columns) * (1 + guided):
+        if self.columns is None:
+            self.maps._why_none = "this pipeline does not pass its prompt through encode_prompt"
+            return
+        images = len(self.columns)
+        guided = getattr(self.backbone.pipe, "do_classifier_free_guidance", batch == 2 * images)
+        if batch == images * (2 if guided else 1):
             self.reader.columns = self.columns.to(self.backbone.device)
-            self.reader.rows = slice(batch - len(self.columns), None)
+            self.reader.rows = slice(batch - images, None)
+        else:
+            self.maps._why_none = (
+                f"the network ran {batch} images at once where {images}, or twice that with "
+                "guidance, were expected; this kind of guidance is not known"
+            )
 
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any

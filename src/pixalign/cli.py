@@ -20,7 +20,6 @@ app = typer.Typer(
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda (or cuda:1) or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
-Preset = Literal["default", "paper", "official", "uncalibrated"]
 
 
 @app.command()
@@ -35,7 +34,9 @@ def segment(
     model: Annotated[
         str | None, typer.Option(help="Hub id or diffusers folder; see `pixalign models`.")
     ] = None,
-    preset: Annotated[Preset, typer.Option(help="Settings of the method.")] = "default",
+    preset: Annotated[
+        str, typer.Option(help="default, paper, official or uncalibrated.")
+    ] = "default",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files. [default: IMG's name + -pixalign]")
     ] = None,
@@ -59,43 +60,44 @@ def segment(
 ) -> None:
     """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
     from pixalign.align import Aligner
+    from pixalign.backbones.load import hide_loading_bars
+    from pixalign.batching import BatchSize
     from pixalign.config import AlignConfig
+    from pixalign.export import check_folder
     from pixalign.images import read_image
-    from pixalign.prompts import as_phrases
+    from pixalign.prompts import as_phrases, locate
 
+    # Whatever is wrong is said before a model is loaded.
     chosen = {"resize": resize, "gamma": gamma, "threshold": threshold}
     overrides = {name: value for name, value in chosen.items() if value is not None}
     config = AlignConfig.preset(preset, **overrides)
     phrases = as_phrases([_phrase(text) for text in classes])
-    read_image(image)  # bad input is refused before a model is loaded
+    if caption is not None:
+        locate(phrases, caption)
+    passes = int(batch_size) if batch_size.isdecimal() else batch_size
+    BatchSize(passes)
+    read_image(image)
     folder = out or (None if json_ else Path(f"{Path(image).stem}-pixalign"))
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"output {str(folder)!r} is a file; name a folder")
+    if folder is not None:
+        check_folder(folder)
+    if not sys.stderr.isatty():
+        hide_loading_bars()
     aligner = Aligner.from_pretrained(
         model,
         device=device,
         dtype=dtype,
         config=config,
-        batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
+        batch_size=passes,
         progress=True,
     )
     result = aligner.align(image, phrases, caption=caption, seed=seed)
     if folder is not None:
         result.save(folder)
-    record = result.to_dict()
     if json_:
-        _print_json(record)
-        return
-    width = max(len(row["name"]) for row in record["classes"])
-    for row in record["classes"]:
-        print(
-            f"{row['name']:<{width}}  {row['pixel_share']:6.1%} of the pixels  "
-            f"score {row['score']:.3f}"
-        )
-    print(f"{'(background)':<{width}}  {record['background_share']:6.1%} of the pixels")
-    for warning in result.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    print(f"written to {folder}")
+        _print_json(result.to_dict())
+    else:
+        _print_shares(result.to_dict())
+        print(f"written to {folder}")
 
 
 @app.command()
@@ -133,7 +135,10 @@ def doctor(device: Device = "auto", json_: Json = False) -> None:
     print(f"{'chosen':<13} {record['device']}")
     for family, dtype in record["dtypes"].items():
         print(f"{'':<13} {family} runs in {dtype}")
-    print(f"{'models':<13} {len(record['cached'])} in the local hub cache")
+    for entry in record["cached"]:
+        print(f"{'model':<13} {entry['model']} ({entry['family']})")
+    if not record["cached"]:
+        print(f"{'models':<13} none in the local hub cache")
     for problem in record["problems"]:
         print(f"problem: {problem}", file=sys.stderr)
     if not record["problems"]:
@@ -149,6 +154,17 @@ def _phrase(text: str) -> Any:
     return Phrase(name, phrase)
 
 
+def _print_shares(record: dict[str, Any]) -> None:
+    names = [row["name"] for row in record["classes"]]
+    width = max(map(len, [*names, "(background)"]))
+    for row in record["classes"]:
+        share, score = row["pixel_share"], row["score"]
+        print(f"{row['name']:<{width}}  {share:6.1%} of the pixels  score {score:.3f}")
+    print(f"{'(background)':<{width}}  {record['background_share']:6.1%} of the pixels")
+    for warning in record["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
 def _print_json(record: dict[str, Any]) -> None:
     print(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False))
 
@@ -159,6 +175,8 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     warnings.filterwarnings("ignore", module="huggingface_hub")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def main() -> None:

@@ -41,7 +41,12 @@ def collect(
     noised = steps.noised(latents, noise)
     count, total = len(steps), len(texts) * len(steps)
 
+    done = 0
+
     def work(size: int) -> tuple[AttentionReader, dict[Site, Tensor]]:
+        nonlocal done
+        progress.advance(-done)  # sums cannot be resumed: after a failure they start anew
+        done = 0
         reader = AttentionReader(backbone.sites, labels)
         sums: dict[Site, Tensor] = {}
         with reader.attached(backbone.denoiser):
@@ -53,9 +58,10 @@ def collect(
                 for site, maps in reader.cross.items():
                     sums[site] = sums.get(site, 0) + maps.sum(0)
                 progress.advance(len(pairs))
+                done += len(pairs)
         return reader, sums
 
-    reader, sums = batch_size.attempt(latents, work)
+    reader, sums = batch_size.attempt(latents, total, "collect", work)
     height, width = latents.shape[-2:]
     grid_site = next(iter(labels), text_sites[0])
     return AttentionMaps(

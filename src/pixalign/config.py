@@ -65,7 +65,8 @@ class AlignConfig:
     def __post_init__(self) -> None:
         for name in ("elbo_timesteps", "collect_timesteps", "elbo_range", "collect_range"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+                plain = (x.item() if hasattr(x, "item") else x for x in getattr(self, name))
+                object.__setattr__(self, name, tuple(plain))
         if not isinstance(self.cross_weights, str):
             object.__setattr__(self, "cross_weights", tuple(map(float, self.cross_weights)))
         self._check_numbers()
@@ -79,6 +80,9 @@ class AlignConfig:
             dataclasses.replace(self, by_family={}, **overrides)
 
     def _check_numbers(self) -> None:
+        for name in ("gamma", "threshold", "temperature", "weak_activation"):
+            if not isinstance(getattr(self, name), float | int):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: a number")
         if not 0 < self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma!r}; allowed: 0 < gamma <= 1")
         if not 0 <= self.threshold <= 1:
@@ -102,6 +106,8 @@ class AlignConfig:
                 raise ValueError(f"{name} is {indices!r}; allowed: one or more whole numbers >= 0")
 
     def _check_choices(self) -> None:
+        allowed("calibrate", self.calibrate, (True, False))
+        allowed("image_only_attention", self.image_only_attention, (True, False))
         allowed("elbo_strategy", self.elbo_strategy, tuple(STRATEGIES))
         allowed("collect_strategy", self.collect_strategy, tuple(STRATEGIES))
         allowed("elbo_weighting", self.elbo_weighting, WEIGHTINGS)
@@ -113,7 +119,9 @@ class AlignConfig:
         allowed("resize", self.resize, ("square", "keep"))
         if isinstance(self.cross_weights, str):
             allowed("cross_weights", self.cross_weights, CROSS_WEIGHTS)
-        elif not self.cross_weights or min(self.cross_weights) < 0 or not sum(self.cross_weights):
+        elif not all(0 <= w < float("inf") for w in self.cross_weights) or not any(
+            self.cross_weights
+        ):
             raise ValueError(
                 f"cross_weights is {self.cross_weights!r}; allowed: {', '.join(CROSS_WEIGHTS)} "
                 "or one weight >= 0 for each resolution, lowest first, not all 0"
@@ -154,6 +162,11 @@ class AlignConfig:
                 },
             },
         }
+        if "by_family" not in overrides:  # what the caller asks for holds on every family
+            settings["by_family"] = {
+                family: {key: value for key, value in fields.items() if key not in overrides}
+                for family, fields in settings["by_family"].items()
+            }
         return cls(**settings | overrides)
 
     @classmethod

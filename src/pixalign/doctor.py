@@ -20,7 +20,7 @@ def families() -> list[dict[str, Any]]:
 
 
 def cached_models() -> list[dict[str, str]]:
-    """Pipelines of known families in the local hub cache."""
+    """Pipelines of known families in the local hub cache, weights included."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -30,8 +30,10 @@ def cached_models() -> list[dict[str, str]]:
         return []
     found = []
     for repo in sorted(repos, key=lambda repo: repo.repo_id):
-        known = {family_of_folder(Path(revision.snapshot_path)) for revision in repo.revisions}
-        for family in sorted(name for name in known if name):
+        snapshots = [Path(revision.snapshot_path) for revision in repo.revisions]
+        whole = [s for s in snapshots if any(s.glob("unet/*.safetensors"))
+                 or any(s.glob("transformer/*.safetensors"))]  # fmt: skip
+        for family in sorted({name for name in map(family_of_folder, whole) if name}):
             found.append({"model": repo.repo_id, "family": family})
     return found
 

@@ -42,5 +42,5 @@ def losses(
             done += len(pairs)
             progress.advance(len(pairs))
 
-    batch_size.attempt(latents, work)
+    batch_size.attempt(latents, total, "elbo", work)
     return errors.reshape(len(texts), count).cpu()

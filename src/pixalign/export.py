@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-import tempfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,15 @@ from PIL import Image
 
 def write_bytes(path: Path, data: bytes) -> Path:
     """Write beside the target, then rename: a reader never sees half a file."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return path
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> Path:
@@ -60,11 +53,18 @@ def mask_image(mask: np.ndarray, colours: np.ndarray) -> Image.Image:
     return image
 
 
+def check_folder(folder: str | os.PathLike[str]) -> Path:
+    """A folder that exists or can be made; a file in its way is an error."""
+    path = Path(folder)
+    for part in (path, *path.parents):
+        if part.exists() and not part.is_dir():
+            raise NotADirectoryError(f"output {str(part)!r} is a file; name a folder")
+    return path
+
+
 def make_folder(folder: str | os.PathLike[str]) -> Path:
     """An existing or new folder; never emptied."""
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"output {str(path)!r} is a file; name a folder")
+    path = check_folder(folder)
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -24,8 +24,8 @@ def layer_weights(
 ) -> list[float]:
     """The weight of each cross-attention layer, given its downsampling factor.
 
-    "resolution": 15, 10, 1, 1 from the lowest resolution up (two resolutions: 15, 1; one: 1);
-    a tuple gives these weights itself. "gaussian": exp(-(l - middle)^2 / 18) for layer l.
+    "resolution": 15, 10, 1, 1 from the lowest resolution up (two resolutions: 15, 1; one: all
+    alike); a tuple gives these weights itself. "gaussian": exp(-(l - middle)^2 / 18) for layer l.
     """
     if scheme == "uniform":
         return [1.0] * len(factors)
@@ -73,9 +73,13 @@ def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor
 
 
 def to_image(maps: Tensor, size: Size) -> Tensor:
-    """Heatmaps float32 [N, H, W] in [0, 1]: bilinear (line 8), then min-max."""
+    """Heatmaps float32 [N, H, W] in [0, 1] on the CPU: bilinear (line 8), then min-max."""
     # The first min-max, in the precision of the refinement, leaves float32 enough digits.
-    return minmax(resize(minmax(maps, (1, 2)).float(), size), (1, 2)).clamp(0, 1)
+    ready = minmax(maps, (1, 2)).float()
+    heatmaps = torch.empty(len(maps), *size)
+    for target, one in zip(heatmaps, ready, strict=True):  # large pictures: one at a time
+        target.copy_(minmax(resize(one[None], size), (1, 2))[0].clamp_(0, 1))
+    return heatmaps
 
 
 def resize(maps: Tensor, size: Size) -> Tensor:

@@ -29,8 +29,12 @@ def read_image(image: ImageLike) -> Image.Image:
         opened, name = _from_array(image), "the array"
     elif isinstance(image, Image.Image):
         opened, name = image, "the image"
-    else:
+    elif isinstance(image, str | os.PathLike):
         opened, name = _open(Path(image)), f"{os.fspath(image)!r}"
+    else:
+        raise ValueError(
+            f"image is a {type(image).__name__}; allowed: a path, a PIL image or a NumPy array"
+        )
     width, height = opened.size
     if min(width, height) < MIN_SIDE:
         raise ValueError(f"{name} is {width}x{height} pixels; each side needs at least {MIN_SIDE}")
@@ -55,6 +59,8 @@ def _open(path: Path) -> Image.Image:
         raise ValueError(f"{str(path)!r} is not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
         raise ValueError(f"{str(path)!r} is too large: {error}") from error
+    except PermissionError:
+        raise
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{str(path)!r} is damaged or cut short: {error}") from error
 

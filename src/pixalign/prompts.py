@@ -16,11 +16,22 @@ from functools import cache
 from pixalign.types import Phrase
 
 Span = tuple[int, int]  # [start, end) in characters
+Classes = Iterable[str | Phrase]
 
-# Words that end the noun group in which a phrase's head noun stands.
+# What a phrase's first noun group ends before: prepositions, conjunctions, relatives, verbs.
 _AFTER_THE_HEAD = frozenset(
-    "with of in on at by for from under over behind beside near without wearing holding "
-    "made that which who to between inside into onto against among around".split()
+    "with of in on at by for from under over behind beside near without to between inside outside "
+    "into onto against among around above below across along beyond through next and or but that "
+    "which who whose where while as is are was were has have".split()
+)
+_DETERMINERS = frozenset(
+    "a an the this these that those some any every each his her its their my your our no".split()
+)
+# Nouns that look like participles ("a tall building with windows").
+_NOUNS_IN_ING_OR_ED = frozenset(
+    "building ceiling painting drawing railing awning clothing ring king wing string swing thing "
+    "wedding morning evening pudding dumpling duckling earring sibling being crossing bed shed "
+    "sled seed weed reed bread steed moped shred head thread".split()
 )
 
 
@@ -33,9 +44,9 @@ class Prompt:
     spans: tuple[tuple[Span, ...], ...]
 
 
-def as_phrases(classes: Iterable[str | Phrase]) -> tuple[Phrase, ...]:
+def as_phrases(classes: Classes) -> tuple[Phrase, ...]:
     """Clean classes into phrases; empty and duplicate ones are refused by name."""
-    if isinstance(classes, str | Phrase):
+    if isinstance(classes, str | Phrase) or not isinstance(classes, Iterable):
         raise ValueError(f"classes is {classes!r}; give a list of classes, such as ['dog', 'cat']")
     classes = list(classes)
     phrases: list[Phrase] = []
@@ -95,7 +106,7 @@ def find(phrases: Sequence[Phrase], text: str, whole: bool = False) -> Prompt:
     text = unicodedata.normalize("NFC", text)
     claimed: list[Span] = []
     spans: dict[int, tuple[Span, ...]] = {}
-    for index in sorted(range(len(phrases)), key=lambda i: -len(phrases[i].phrase)):
+    for index in sorted(canonical_order(phrases), key=lambda i: -len(phrases[i].phrase)):
         phrase = phrases[index]
         free = [
             (start, end)
@@ -127,15 +138,35 @@ def name_span(phrase: Phrase) -> Span:
     named = occurrences_of(phrase.name, phrase.phrase)
     if named:
         return named[-1]
-    words = [m.span() for m in re.finditer(r"[\w'-]+", phrase.phrase)]
-    if not words:
-        return 0, len(phrase.phrase)
-    head = words[0]
-    for position, (start, end) in enumerate(words):
-        if position and phrase.phrase[start:end].casefold() in _AFTER_THE_HEAD:
+    return head_noun(phrase.phrase) or (0, len(phrase.phrase))
+
+
+def head_noun(text: str) -> Span | None:
+    """The last word of the first noun group, by rule: "man" in "a tall man riding a horse".
+
+    The group ends before punctuation, a preposition, conjunction or relative, and a second
+    determiner; a participle left at such an end ("riding") is not the noun.
+    """
+    group: list[Span] = []
+    cut = False
+    for match in re.finditer(r"[\w'-]+|[^\w\s]", text):
+        word = match.group().casefold()
+        if not re.match(r"\w", word) or word in _DETERMINERS | _AFTER_THE_HEAD:
+            cut = bool(group)
+        else:
+            group.append(match.span())
+        if cut:
             break
-        head = (start, end)
-    return head
+    while cut and len(group) > 1 and _is_participle(text[slice(*group[-1])].casefold()):
+        group.pop()
+    if group:
+        return group[-1]
+    words = [match.span() for match in re.finditer(r"\w[\w'-]*", text)]
+    return words[-1] if words else None
+
+
+def _is_participle(word: str) -> bool:
+    return word.endswith(("ing", "ed")) and word not in _NOUNS_IN_ING_OR_ED
 
 
 def split(

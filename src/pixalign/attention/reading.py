@@ -3,7 +3,8 @@
 Nothing is replaced: forward pre-hooks see each attention layer's input, project queries and keys
 with the layer's own weights, and keep only what is asked for. The network's own (fused)
 attention computes its output, so observing changes no bit of it, whatever processor, adapter or
-offloading is installed.
+offloading is installed. (A compiled network runs uncompiled while it is observed, because compiled
+code does not see hooks; its output then differs by rounding.)
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ class AttentionReader:
         """Observe every pass of the network inside the block; detach after it, come what may."""
         with ExitStack() as hooks:
             if _is_compiled(denoiser):
-                # Compiled code does not see hooks that are added after it was compiled.
                 hooks.enter_context(torch.compiler.set_stance("force_eager"))
             handle = denoiser.register_forward_pre_hook(self._start, prepend=True, with_kwargs=True)
             hooks.callback(handle.remove)
@@ -163,8 +163,7 @@ def _head_mean(
     attn: Any = module
     batch, heads, count, _ = query.shape
     keys = key.shape[2]
-    if attn.upcast_attention:
-        query, key = query.float(), key.float()
+    query, key = query.float() * attn.scale, key.float()  # half-precision logits lose digits
     per_row = heads * keys
     rows_at_once = min(count, max(1, _PROBABILITY_BUDGET // per_row))
     items_at_once = max(1, _PROBABILITY_BUDGET // (per_row * count))
@@ -172,8 +171,7 @@ def _head_mean(
         items = slice(first, min(first + items_at_once, batch))
         for start in range(0, count, rows_at_once):
             rows = slice(start, min(start + rows_at_once, count))
-            logits = (query[items, :, rows] * attn.scale) @ key[items].transpose(2, 3)
-            logits = logits.float()
+            logits = query[items, :, rows] @ key[items].transpose(2, 3)
             if mask is not None:
                 logits = logits + mask[items].reshape(logits.shape[0], 1, -1, keys).float()
             yield items, rows, logits.softmax(-1).mean(1)

@@ -1,6 +1,6 @@
 """The only rooms that know diffusers pipelines, one file per family."""
 
-from pixalign.backbones.base import Backbone, TextCondition
+from pixalign.backbones.base import Backbone, TextCondition, TextStream
 from pixalign.backbones.load import FAMILIES, load, wrap
 
-__all__ = ["FAMILIES", "Backbone", "TextCondition", "load", "wrap"]
+__all__ = ["FAMILIES", "Backbone", "TextCondition", "TextStream", "load", "wrap"]

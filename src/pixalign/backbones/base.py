@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pixalign.attention import Site
-from pixalign.prompts import Prompt, token_columns
+from pixalign.prompts import Prompt, Span, token_columns
 from pixalign.schedule import DiscreteSchedule, Schedule, Steps, to_epsilon
 from pixalign.types import Size, TokenSpans
 
@@ -36,12 +35,27 @@ class TextCondition:
 
 @dataclass(frozen=True)
 class TextStream:
-    """A tokenizer whose tokens fill the text columns from ``start``, at most ``limit`` of them."""
+    """A tokenizer whose tokens fill the text columns from ``start``, at most ``limit`` of them.
+
+    ``loaded`` says whether the encoder that reads these tokens is there.
+    """
 
     kind: str  # "clip" or "t5"
     tokenizer: Any
     start: int
     limit: int
+    loaded: bool = True
+
+    def columns(self, text: str, spans: Iterable[Span], length: int) -> set[int]:
+        """The text columns, out of ``length``, of the characters in the spans.
+
+        A longer text is cut by the pipeline, and its last column then holds the end token.
+        """
+        offsets = self.offsets(text)
+        room = length - self.start  # T5 comes last and reads as much as the call allows it
+        room = room if self.kind == "t5" else min(room, self.limit)
+        last = room if len(offsets) <= room else room - 1
+        return {self.start + c for c in token_columns(offsets, spans) if c < last}
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The characters behind each token, special tokens included, nothing cut off."""
@@ -49,6 +63,11 @@ class TextStream:
             raise ValueError(
                 f"{type(self.tokenizer).__name__} cannot tell which characters a token covers; "
                 "load the pipeline with fast tokenizers"
+            )
+        if len(self.tokenizer) < 3 or self.limit > 10**6:
+            raise ValueError(
+                f"the {self.kind} tokenizer has {len(self.tokenizer)} tokens and reads "
+                f"{self.limit} at once: its files are missing or incomplete"
             )
         encoded = self.tokenizer(text, return_offsets_mapping=True, verbose=False)
         return [(start, end) for start, end in encoded["offset_mapping"]]
@@ -138,7 +157,14 @@ class Backbone(ABC):
         return 8 * max(self.native_size)
 
     def check_alignable(self) -> None:
-        """Refuse networks that need more than a noised latent and a text."""
+        """Refuse pipelines that lack a part, or need more than a noised latent and a text."""
+        for part in ("vae", "text_encoder", "text_encoder_2", "scheduler"):
+            if getattr(self.pipe, part, self) is None:
+                raise ValueError(f"the pipeline's {part} is missing; aligning needs it")
+        if getattr(self.denoiser.config, "encoder_hid_dim_type", None) is not None:
+            raise ValueError(
+                "an image prompt adapter is loaded; call pipe.unload_ip_adapter() before aligning"
+            )
         wanted, has = self.denoiser.config.in_channels, self.pipe.vae.config.latent_channels
         if wanted != has:
             raise ValueError(
@@ -151,21 +177,30 @@ class Backbone(ABC):
         """Latents float32 [1, C, h, w] of pixels [1, 3, H, W] in [-1, 1]: the posterior mean."""
         vae = self._float32_vae()
         config = vae.config
-        mean = vae.encode(pixels.to(self.device, torch.float32)).latent_dist.mode()
+        posterior = vae.encode(pixels.to(self.device, vae.dtype))
+        if not hasattr(posterior, "latent_dist"):
+            raise ValueError(f"a {type(vae).__name__} has no posterior; use the model's own VAE")
+        mean = posterior.latent_dist.mode().float()
         latents: Tensor = (mean - (config.shift_factor or 0.0)) * config.scaling_factor
         _check_finite(latents, "the VAE", torch.float32)
         return latents
 
     def _float32_vae(self) -> Any:
         """The pipeline's VAE, or a float32 copy of it: half precision overflows in some."""
-        if self.pipe.vae.dtype == torch.float32:
-            return self.pipe.vae
+        vae = self.pipe.vae
+        weights = vae.state_dict()
+        elsewhere = any(weight.is_meta for weight in weights.values())  # sequential offloading
+        if vae.dtype == torch.float32 or elsewhere:
+            return vae
         if self._vae is None:
-            from accelerate.hooks import remove_hook_from_module
-
-            self._vae = remove_hook_from_module(copy.deepcopy(self.pipe.vae), recurse=True)
-            self._vae.decoder = nn.Identity()
-            self._vae.to(self.device, torch.float32)
+            with torch.device("meta"):
+                copy = type(vae).from_config(vae.config)
+            copy.decoder, copy.post_quant_conv = nn.Identity(), None
+            kept = {
+                name: weights[name].to(self.device, torch.float32) for name in copy.state_dict()
+            }
+            copy.load_state_dict(kept, assign=True)
+            self._vae = copy.eval()
         return self._vae
 
     @torch.no_grad()
@@ -183,33 +218,49 @@ class Backbone(ABC):
 
     def fits(self, text: str) -> bool:
         """Whether every text encoder reads the whole text."""
-        return all(len(stream.offsets(text)) <= stream.limit for stream in self.streams)
+        return all(len(s.offsets(text)) <= s.limit for s in self.streams if s.loaded)
 
     def token_spans(self, prompt: Prompt, length: int, kinds: str = "all") -> TokenSpans:
         """The text columns of each class of a prompt, out of ``length``.
 
         ``kinds="clip"`` leaves T5's columns out. A class without a column is an error.
         """
-        streams = [s for s in self.streams if kinds in ("all", s.kind)]
-        offsets = [stream.offsets(prompt.text) for stream in streams]
-        columns = []
-        for spans in prompt.spans:
-            found = {
-                stream.start + column
-                for stream, tokens in zip(streams, offsets, strict=True)
-                for column in token_columns(tokens, spans)
-                if column < stream.limit and stream.start + column < length
-            }
+        streams = [s for s in self.streams if s.loaded and kinds in ("all", s.kind)]
+        columns = self.columns(prompt, length, streams)
+        for spans, found in zip(prompt.spans, columns, strict=True):
             if not found:
                 words = " / ".join(prompt.text[start:end] for start, end in spans)
-                raise ValueError(f"no tokens of {words!r} were found in {prompt.text!r}")
-            columns.append(tuple(sorted(found)))
-        return TokenSpans(prompt.text, prompt.classes, tuple(columns), length)
+                raise ValueError(
+                    f"no tokens of {words!r} were found in {prompt.text!r}, "
+                    f"of which the model reads {length} tokens"
+                )
+        return TokenSpans(prompt.text, prompt.classes, columns, length)
+
+    def columns(
+        self, prompt: Prompt, length: int, streams: Iterable[TextStream]
+    ) -> tuple[tuple[int, ...], ...]:
+        """The text columns of each class; none where the prompt is cut before it."""
+        streams = list(streams)
+        for stream in streams:
+            self._check_plain(prompt.text, stream.tokenizer)
+        return tuple(
+            tuple(sorted(set().union(*(s.columns(prompt.text, spans, length) for s in streams))))
+            for spans in prompt.spans
+        )
+
+    def _check_plain(self, text: str, tokenizer: Any) -> None:
+        """The pipeline must read the text itself, not an expansion of it."""
+        convert = getattr(self.pipe, "maybe_convert_prompt", None)
+        if convert is not None and convert(text, tokenizer) != text:
+            raise ValueError(
+                f"{text!r} holds a textual inversion of several vectors; the columns of its words "
+                "cannot be told"
+            )
 
     @torch.no_grad()
     def predict(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
         """The network's output at noised latents [B, C, h, w], steps [B], texts [B]: float32."""
-        output = self._forward(z.to(self.dtype), steps.time.to(z.device), text)
+        output = self._forward(z.to(self.dtype), steps.time.float().to(z.device), text)
         return output.float()
 
     def epsilon(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
@@ -231,4 +282,10 @@ def discrete_schedule(pipe: Any) -> DiscreteSchedule:
     """The training schedule behind whatever sampler the pipeline carries."""
     from diffusers import DDPMScheduler
 
-    return DiscreteSchedule(DDPMScheduler.from_config(pipe.scheduler.config).alphas_cumprod)
+    config = pipe.scheduler.config
+    if "beta_schedule" not in config and config.get("trained_betas") is None:
+        raise ValueError(
+            f"{type(pipe.scheduler).__name__} does not say with which noise schedule the network "
+            "was trained; known are schedulers with a beta_schedule"
+        )
+    return DiscreteSchedule(DDPMScheduler.from_config(config).alphas_cumprod)

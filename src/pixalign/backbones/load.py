@@ -10,16 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from pixalign.backbones.base import Backbone
 from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
 from pixalign.backbones.sdxl import StableDiffusionXL
+from pixalign.batching import out_of_memory
 from pixalign.types import allowed
 
 FAMILIES: dict[str, type[Backbone]] = {
     backbone.family: backbone for backbone in (StableDiffusion, StableDiffusionXL, StableDiffusion3)
 }
+_HUB_OPTIONS = (
+    "revision", "token", "cache_dir", "local_files_only", "proxies", "force_download",
+)  # fmt: skip
 _UNREAD = ("safety_checker", "feature_extractor", "image_encoder")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -47,10 +52,7 @@ def load(
     place = resolve_device(device)
     allowed("dtype", dtype, DTYPES)
     index = _model_index(model, options)
-    components = {
-        name: entry[1] for name, entry in index.items() if isinstance(entry, list) and entry[1]
-    }
-    family = _family(components, f"{index.get('_class_name')} in {os.fspath(model)!r}")
+    family = _family(_components(index), f"{index.get('_class_name')} in {os.fspath(model)!r}")
     number = resolve_dtype(dtype, place, family)
     settings = {
         **_left_out(index),
@@ -60,7 +62,9 @@ def load(
     }
     try:
         pipe = DiffusionPipeline.from_pretrained(model, **settings)
-    except OSError as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if out_of_memory(error):
+            raise
         raise OSError(f"cannot load {os.fspath(model)!r}: {_first_line(error)}") from error
     pipe.set_progress_bar_config(disable=True)
     return family(pipe.to(place))
@@ -68,8 +72,10 @@ def load(
 
 def resolve_device(device: str) -> torch.device:
     """The device of that name; "auto" is the best one there is."""
-    kind = device.partition(":")[0]
+    kind, _, number = device.partition(":")
     allowed("device", kind, DEVICES)
+    if ":" in device and not (kind == "cuda" and number.isdecimal()):
+        raise ValueError(f"device is {device!r}; only cuda takes a number, as in 'cuda:1'")
     usable = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -80,6 +86,8 @@ def resolve_device(device: str) -> torch.device:
     if not usable[kind]:
         there = ", ".join(name for name in usable if usable[name])
         raise ValueError(f"device {device!r} is not there; this machine has: {there}")
+    if number and int(number) >= torch.cuda.device_count():
+        raise ValueError(f"device {device!r} is not there; there are {torch.cuda.device_count()}")
     return torch.device(device)
 
 
@@ -95,10 +103,26 @@ def family_of_folder(folder: Path) -> str | None:
     """The family of a diffusers folder, or None where it is none that we know."""
     try:
         index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
-        components = {k: v[1] for k, v in index.items() if isinstance(v, list) and v[1]}
-        return _family(components, str(folder)).family
+        return _family(_components(index), str(folder)).family
     except (OSError, ValueError):
         return None
+
+
+def hide_loading_bars() -> None:
+    """Keep diffusers and transformers from drawing bars while they load."""
+    from diffusers.utils import logging as diffusers_logging
+    from transformers.utils import logging as transformers_logging
+
+    diffusers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
+
+
+def _components(index: Any) -> dict[str, str]:
+    """{component: class name} of a model_index.json, without what the folder lacks."""
+    if not isinstance(index, Mapping):
+        raise ValueError("model_index.json is not a table of components")
+    entries = {name: entry for name, entry in index.items() if isinstance(entry, list | tuple)}
+    return {name: entry[1] for name, entry in entries.items() if len(entry) == 2 and entry[1]}
 
 
 def _family(components: Mapping[str, str], what: str) -> type[Backbone]:
@@ -131,10 +155,14 @@ def _model_index(model: str | os.PathLike[str], options: Mapping[str, Any]) -> d
         raise FileNotFoundError(
             f"model {name!r} is neither a folder nor a hub id of the form 'owner/name'"
         )
-    hub_options = {k: options[k] for k in ("revision", "token", "cache_dir") if k in options}
+    hub_options = {name: options[name] for name in _HUB_OPTIONS if name in options}
     try:
         index: dict[str, Any] = DiffusionPipeline.load_config(name, **hub_options)
     except (OSError, ValueError) as error:
+        if Path(name).exists():
+            raise ValueError(
+                f"{name!r} has a damaged model_index.json: {_first_line(error)}"
+            ) from error
         raise OSError(
             f"model {name!r} is not to be had, neither from the hub nor from its local cache: "
             f"{_first_line(error)}"

@@ -28,11 +28,12 @@ class StableDiffusion(Backbone):
 
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
-        """A UNet with exactly one text encoder, CLIP's."""
+        """A UNet that reads one CLIP text encoder (which may have been freed)."""
         return (
             components.get("unet") == "UNet2DConditionModel"
-            and components.get("text_encoder") == "CLIPTextModel"
-            and "text_encoder_2" not in components
+            and components.get("text_encoder", "CLIPTextModel") == "CLIPTextModel"
+            and "tokenizer" in components
+            and "tokenizer_2" not in components
         )
 
     @property
@@ -43,7 +44,7 @@ class StableDiffusion(Backbone):
     def size_multiple(self) -> int:
         return self.vae_factor << (len(self.pipe.unet.down_blocks) - 1)
 
-    @property
+    @cached_property
     def objective(self) -> str:
         kind = self.pipe.scheduler.config.prediction_type
         if kind not in _OBJECTIVES:

@@ -29,11 +29,10 @@ class StableDiffusion3(Backbone):
 
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
-        """SD3's transformer with both CLIP text encoders."""
+        """SD3's transformer, reading two CLIP text encoders and perhaps T5."""
         return (
             components.get("transformer") == "SD3Transformer2DModel"
-            and components.get("text_encoder") == "CLIPTextModelWithProjection"
-            and components.get("text_encoder_2") == "CLIPTextModelWithProjection"
+            and {"tokenizer", "tokenizer_2"} <= components.keys()
         )
 
     @property
@@ -55,14 +54,16 @@ class StableDiffusion3(Backbone):
     @cached_property
     def schedule(self) -> Schedule:
         config = self.pipe.scheduler.config
-        return FlowSchedule(getattr(config, "shift", 1.0), config.num_train_timesteps)
+        shift = config.get("shift") or config.get("flow_shift") or 1.0
+        return FlowSchedule(shift, config.num_train_timesteps)
 
     def _streams(self) -> tuple[TextStream, ...]:
         pipe = self.pipe
         clip = pipe.tokenizer_max_length
         streams = [TextStream("clip", t, 0, clip) for t in (pipe.tokenizer, pipe.tokenizer_2)]
-        if pipe.text_encoder_3 is not None:
-            streams.append(TextStream("t5", pipe.tokenizer_3, clip, _T5_LENGTH))
+        if pipe.tokenizer_3 is not None:
+            there = pipe.text_encoder_3 is not None
+            streams.append(TextStream("t5", pipe.tokenizer_3, clip, _T5_LENGTH, there))
         return tuple(streams)
 
     def _sites(self) -> tuple[Site, ...]:

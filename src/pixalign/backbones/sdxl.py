@@ -19,11 +19,11 @@ class StableDiffusionXL(StableDiffusion):
 
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
-        """A UNet with both CLIP text encoders."""
+        """A UNet that reads two CLIP text encoders (which may have been freed)."""
         return (
             components.get("unet") == "UNet2DConditionModel"
-            and components.get("text_encoder") == "CLIPTextModel"
-            and components.get("text_encoder_2") == "CLIPTextModelWithProjection"
+            and components.get("text_encoder", "CLIPTextModel") == "CLIPTextModel"
+            and {"tokenizer", "tokenizer_2"} <= components.keys()
         )
 
     def _streams(self) -> tuple[TextStream, ...]:
