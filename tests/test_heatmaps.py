@@ -12,7 +12,6 @@ from torch.nn.functional import interpolate
 from pixalign.backbones import wrap
 from pixalign.collect import middle_index, self_labels
 from pixalign.heatmaps import activation, combine_layers, layer_weights, refine, resize, to_image
-from pixalign.types import AttentionMaps
 
 SD15 = [1, 1, 2, 2, 4, 4, 8, 4, 4, 4, 2, 2, 2, 1, 1, 1]  # factors of SD1.5's 16 cross layers
 
@@ -56,7 +55,7 @@ def test_combined_layers_equal_a_plain_loop(seed):
     generator = torch.Generator().manual_seed(seed)
     factors = (1, 2, 4, 2, 1)
     layers = tuple(torch.rand(3, 12 // f, 20 // f, generator=generator) for f in factors)
-    found = combine_layers(AttentionMaps(layers, factors, 2, (), (12, 20)), "resolution")
+    found = combine_layers(layers, factors, 2, "resolution")
 
     total, expected = 0.0, torch.zeros(3, 12, 20)
     for layer, weight in zip(layers, (1, 10, 15, 10, 1), strict=True):

@@ -196,7 +196,7 @@ class Aligner:
         noted = len(self.batch_size.notes)
         visits = plan_visits(self.backbone.schedule, encoded.latents, config, own)
         maps, scores = self._run(encoded.latents, words, *visits, config)
-        combined = combine_layers(maps, config.cross_weights)
+        combined = combine_layers(maps.cross, maps.factors, maps.middle, config.cross_weights)
         if not bool(torch.isfinite(combined).all()):
             raise FloatingPointError(
                 f"attention maps hold NaN in {self.backbone.dtype}; "

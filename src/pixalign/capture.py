@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from pixalign.attention import AttentionReader, network_input
@@ -20,7 +19,7 @@ from pixalign.calibrate import minmax
 from pixalign.collect import middle_index
 from pixalign.heatmaps import combine_layers, resize
 from pixalign.prompts import as_phrases, find
-from pixalign.types import AttentionMaps, Phrase, Size, TokenSpans
+from pixalign.types import Phrase, Size, TokenSpans
 
 
 class WordMaps:
@@ -204,17 +203,10 @@ class _Recorder:
         if self.reader.columns is None or len(cross) != len(self.sites):
             return  # an auxiliary pass, such as skip-layer guidance
         timestep = args[1] if len(args) > 1 else kwargs["timestep"]
-        layers = [cross[site] for site in self.sites]  # [images, words, h, w] each
-        images = len(layers[0])
         combined = combine_layers(
-            AttentionMaps(
-                cross=tuple(layer.flatten(0, 1) for layer in layers),
-                factors=tuple(site.factor for site in self.sites),
-                middle=middle_index(self.sites),
-                self_attention=(),
-                grid=(0, 0),
-            ),
+            [cross[site] for site in self.sites],  # [images, words, h, w] each
+            [site.factor for site in self.sites],
+            middle_index(self.sites),
             self.cross_weights,
         )
-        moment = float(torch.as_tensor(timestep).flatten()[0])
-        self.maps._add(moment, rearrange(combined, "(b n) h w -> b n h w", b=images))
+        self.maps._add(float(torch.as_tensor(timestep).flatten()[0]), combined)

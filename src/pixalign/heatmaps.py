@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from pixalign.calibrate import minmax
-from pixalign.types import AttentionMaps, Size
+from pixalign.types import Size
 
 _ROWS_AT_ONCE = 1024  # of a self-attention matrix, while it is multiplied
 
@@ -44,12 +44,17 @@ def layer_weights(
     return [weights[ranks.index(factor)] for factor in factors]
 
 
-def combine_layers(maps: AttentionMaps, scheme: str | tuple[float, ...]) -> Tensor:
-    """The weighted mean of all layers, float32 [N, h, w] at the highest cross resolution."""
-    weights = layer_weights(maps.factors, maps.middle, scheme)
-    size = max((layer.shape[-2:] for layer in maps.cross), key=lambda grid: grid[0] * grid[1])
+def combine_layers(
+    cross: Sequence[Tensor],
+    factors: Sequence[int],
+    middle: float,
+    scheme: str | tuple[float, ...],
+) -> Tensor:
+    """The weighted mean of layers [..., h_l, w_l], at the highest resolution among them."""
+    weights = layer_weights(factors, middle, scheme)
+    size = max((layer.shape[-2:] for layer in cross), key=lambda grid: grid[0] * grid[1])
     sums: dict[int, Tensor] = {}  # layers of one resolution first: each is enlarged once
-    for layer, factor, weight in zip(maps.cross, maps.factors, weights, strict=True):
+    for layer, factor, weight in zip(cross, factors, weights, strict=True):
         sums[factor] = sums.get(factor, 0) + weight * layer
     total = sum(resize(layer, (size[0], size[1])) for layer in sums.values())
     assert isinstance(total, Tensor)

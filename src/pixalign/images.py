@@ -16,6 +16,7 @@ from pixalign.types import Size
 ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray
 MIN_SIDE = 8
 MAX_PIXELS = 100_000_000
+_AT_MOST = f"at most {MAX_PIXELS // 10**6} million pixels are allowed, make it smaller first"
 
 
 def read_image(image: ImageLike) -> Image.Image:
@@ -39,10 +40,7 @@ def read_image(image: ImageLike) -> Image.Image:
     if min(width, height) < MIN_SIDE:
         raise ValueError(f"{name} is {width}x{height} pixels; each side needs at least {MIN_SIDE}")
     if width * height > MAX_PIXELS:
-        raise ValueError(
-            f"{name} is {width}x{height} pixels; at most {MAX_PIXELS // 10**6} million are "
-            "allowed, make it smaller first"
-        )
+        raise ValueError(f"{name} is {width}x{height} pixels; {_AT_MOST}")
     try:
         return _to_rgb(ImageOps.exif_transpose(opened))
     except (OSError, SyntaxError) as error:
@@ -58,7 +56,7 @@ def _open(path: Path) -> Image.Image:
     except UnidentifiedImageError as error:
         raise ValueError(f"{str(path)!r} is not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
-        raise ValueError(f"{str(path)!r} is too large: {error}") from error
+        raise ValueError(f"{str(path)!r} is too large; {_AT_MOST}") from error
     except PermissionError:
         raise
     except (OSError, SyntaxError) as error:

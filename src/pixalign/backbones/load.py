@@ -155,7 +155,7 @@ def _model_index(model: str | os.PathLike[str], options: Mapping[str, Any]) -> d
         raise FileNotFoundError(
             f"model {name!r} is neither a folder nor a hub id of the form 'owner/name'"
         )
-    hub_options = {name: options[name] for name in _HUB_OPTIONS if name in options}
+    hub_options = {key: options[key] for key in _HUB_OPTIONS if key in options}
     try:
         index: dict[str, Any] = DiffusionPipeline.load_config(name, **hub_options)
     except (OSError, ValueError) as error:
