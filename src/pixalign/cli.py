@@ -18,6 +18,11 @@ app = typer.Typer(
     add_completion=False,
 )
 
+lab = typer.Typer(
+    help="Synthetic scenes, and the small models trained on them.", no_args_is_help=True
+)
+app.add_typer(lab, name="lab")
+
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda (or cuda:1) or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 
@@ -143,6 +148,40 @@ def doctor(device: Device = "auto", json_: Json = False) -> None:
         print(f"problem: {problem}", file=sys.stderr)
     if not record["problems"]:
         print("All is well.")
+
+
+@lab.command()
+def scenes(
+    out: Annotated[Path, typer.Option(help="Folder for the files.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    count: Annotated[int, typer.Option(help="How many scenes.", min=1)] = 8,
+    start: Annotated[int, typer.Option(help="Number of the first scene.", min=0)] = 0,
+    size: Annotated[int, typer.Option(help="Pixels on a side.", min=32)] = 256,
+) -> None:
+    """Write scenes with exact masks, captions and boxes, and a sheet to look at."""
+    from pixalign.scenes.write import write_scenes
+
+    written = write_scenes(split, count, out, start=start, size=size)
+    print(f"{len(written)} files written to {out}")
+
+
+@lab.command()
+def train(
+    out: Annotated[Path, typer.Option(help="Folder for log, checkpoints and the model.")],
+    stage: Annotated[str, typer.Option(help="vae, classifier or denoiser.")],
+    family: Annotated[str, typer.Option(help="sd1.")] = "sd1",
+    recipe: Annotated[Path | None, typer.Option(help="JSON file; see recipes/.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Run folder or weights to go on from.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
+    vae: Annotated[Path | None, typer.Option(help="Trained VAE, for the denoiser.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Train one stage of a small text-to-image model on scenes."""
+    from pixalign.lab.train import train_command
+
+    train_command(family, stage, out, recipe, resume, minutes, device, vae)
 
 
 def _phrase(text: str) -> Any:

@@ -1,0 +1,1 @@
+"""The lab: small text-to-image models trained on scenes whose every pixel is known."""

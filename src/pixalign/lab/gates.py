@@ -1,0 +1,212 @@
+"""The alignment gates: does cross-attention find the objects yet? Printed while training runs.
+
+Masks serve here alone, to judge; training never sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pixalign.attention import AttentionReader, Site
+from pixalign.backbones.sd import unet_sites
+from pixalign.heatmaps import combine_layers
+from pixalign.lab.data import encode, in_parts, rendered
+from pixalign.lab.models import alphas_cumprod
+from pixalign.lab.vocabulary import CaptionEncoder, class_columns
+from pixalign.scenes.atlas import class_names
+from pixalign.scenes.sample import SLOTS, concatenate, sample_scenes
+from pixalign.schedule import DiscreteSchedule
+
+POSITIONS = (0.1, 0.3, 0.5)  # of the noise schedule
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class GateScenes:
+    """Val scenes, encoded once: the first ``several`` hold 2-4 objects, the others one.
+
+    ``latents`` [B, C, h, w]; ``ids`` [B, L]; ``columns`` [B, L, K + 1] averages the text columns
+    of each class and sums, in the last place, those of start, end and padding; ``objects``
+    [B, K, s, s] are the classes' masks, all zero where there is no class; ``noise`` [T, C, h, w].
+    """
+
+    latents: Tensor
+    ids: Tensor
+    columns: Tensor
+    objects: Tensor
+    noise: Tensor
+    several: int
+
+    @classmethod
+    def draw(
+        cls, vae: Any, tokenizer: Any, *, scenes: int, single: int, size: int, device: str
+    ) -> GateScenes:
+        """``scenes`` with 2, 3 and 4 objects in equal parts and ``single`` with one."""
+        counts = [(n, (scenes + n) // 3) for n in (2, 3, 4)] + [(1, single)]
+        batches = [sample_scenes("val", 0, count, objects=n) for n, count in counts]
+        drawn = rendered(concatenate(batches), size, device)
+        latents = in_parts(lambda part: encode(vae, part), drawn.images)
+        prompts, columns, objects = [], [], []
+        for labels, mask in zip(drawn.labels.tolist(), drawn.masks, strict=True):
+            present = list(dict.fromkeys(label for label in labels if label >= 0))
+            prompt, found = class_columns(tokenizer, [class_names()[i] for i in present])
+            prompts.append(prompt)
+            columns.append(_averaging(found, tokenizer, prompt))
+            objects.append(_masks(mask, present))
+        generator = torch.Generator().manual_seed(0)
+        shape = (len(POSITIONS), *latents.shape[1:])
+        return cls(
+            latents=latents,
+            ids=CaptionEncoder(tokenizer)(prompts).to(device),
+            columns=torch.stack(columns).to(device),
+            objects=torch.stack(objects),
+            noise=torch.randn(shape, generator=generator).to(device),
+            several=len(drawn.images) - single,
+        )
+
+
+def _averaging(found: Sequence[Sequence[int]], tokenizer: Any, prompt: str) -> Tensor:
+    """[L, K + 1] for the columns of the classes and of everything that is no word."""
+    length = tokenizer.model_max_length
+    words = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    matrix = torch.zeros(length, SLOTS + 1)
+    for index, columns in enumerate(found):
+        matrix[list(columns), index] = 1 / len(columns)
+    matrix[:, SLOTS] = 1
+    matrix[1 : 1 + words, SLOTS] = 0
+    return matrix
+
+
+def _masks(mask: Tensor, present: Sequence[int]) -> Tensor:
+    """float32 [K, s, s]: one mask for each class that is present."""
+    masks = mask.new_zeros((SLOTS, *mask.shape), dtype=torch.float32)
+    for index, label in enumerate(present):
+        masks[index] = (mask == label + 1).float()
+    return masks
+
+
+@torch.no_grad()
+def gates(unet: Any, text_encoder: Any, scenes: GateScenes) -> dict[str, Any]:
+    """The gates of a denoiser.
+
+    "layers" holds for each cross-attention layer, and for the mean of all, at each position of
+    the schedule: the mass on start, end and padding, and the AUC of a class's map inside its own
+    object against other objects and against the background. "pointing" is the share of
+    single-object scenes in which the highest cell of the mean map lies on the object.
+    """
+    sites = [site for site in unet_sites(unet) if site.reads_text]
+    steps = DiscreteSchedule(alphas_cumprod()).at_positions(torch.tensor(POSITIONS))
+    layers: dict[str, dict[str, Any]] = {}
+    pointing: dict[str, float] = {}
+    for index, position in enumerate(POSITIONS):
+        alpha, sigma = float(steps.alpha[index]), float(steps.sigma[index])
+        noised = alpha * scenes.latents + sigma * scenes.noise[index]
+        maps = _read(unet, text_encoder, sites, noised, int(steps.time[index]), scenes)
+        named = {_name(sites, i): maps[site] for i, site in enumerate(sites)}
+        named["all"] = _combined(list(maps.values()), sites)
+        for name, values in named.items():
+            entry = _layer(values[: scenes.several], scenes.objects[: scenes.several])
+            layers.setdefault(name, {})[f"{position:g}"] = entry
+        single = slice(scenes.several, None)
+        pointing[f"{position:g}"] = points(named["all"][single, 0], scenes.objects[single, 0])
+    first = f"{POSITIONS[0]:g}"
+    best = max((name for name in layers if name != "all"), key=lambda n: layers[n][first]["other"])
+    return {
+        "auc_other_best": layers[best][first]["other"],
+        "auc_other_all": layers["all"][first]["other"],
+        "pointing_first": pointing[first],
+        "best": best,
+        "pointing": pointing,
+        "layers": layers,
+    }
+
+
+def _read(
+    unet: Any, text_encoder: Any, sites: list[Site], noised: Tensor, time: int, scenes: GateScenes
+) -> dict[Site, Tensor]:
+    """Each site's maps [B, K + 1, h, w] at one timestep."""
+    reader = AttentionReader(sites)
+    parts: dict[Site, list[Tensor]] = {site: [] for site in sites}
+    with reader.attached(unet):
+        for first in range(0, len(noised), _BATCH):
+            rows = slice(first, first + _BATCH)
+            reader.columns = scenes.columns[rows]
+            z = noised[rows]
+            times = torch.full((len(z),), time, device=z.device)
+            unet(z, times, encoder_hidden_states=text_encoder(scenes.ids[rows])[0])
+            for site in sites:
+                parts[site].append(reader.cross[site])
+    return {site: torch.cat(found) for site, found in parts.items()}
+
+
+def _name(sites: Sequence[Site], index: int) -> str:
+    """Such as "up-4-2": the second layer on the way up whose cells cover 4 x 4 latent places."""
+    site = sites[index]
+    like = [s for s in sites[: index + 1] if (s.place, s.factor) == (site.place, site.factor)]
+    return f"{site.place}-{site.factor}-{len(like)}"
+
+
+def _combined(maps: Sequence[Tensor], sites: Sequence[Site]) -> Tensor:
+    """The plain mean over layers, each map first divided by its own mean: [B, K + 1, h, w]."""
+    scale = [m.mean((2, 3), keepdim=True).clamp_min(1e-12) for m in maps]
+    for means in scale:
+        means[:, -1] = 1  # the mass on start, end and padding stays what it is
+    scaled = [m / means for m, means in zip(maps, scale, strict=True)]
+    return combine_layers(scaled, [site.factor for site in sites], 0.0, "uniform")
+
+
+def _layer(maps: Tensor, objects: Tensor) -> dict[str, float]:
+    """Gates of one layer's maps [B, K + 1, h, w] under masks [B, K, s, s]."""
+    share = functional.interpolate(objects, maps.shape[-2:], mode="area")
+    own = share > 0.5  # [B, K, h, w]
+    others = (own.sum(1, keepdim=True) - own.long()) > 0
+    background = (share.sum(1, keepdim=True) < 0.5).expand_as(own)
+    values = maps[:, :-1]
+    return {
+        "sink": float(maps[:, -1].mean()),
+        "other": float(separation(values, own, others).nanmean()),
+        "background": float(separation(values, own, background).nanmean()),
+    }
+
+
+def separation(maps: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+    """AUC [...]: how often a cell inside exceeds one outside, ties counting half.
+
+    Maps and boolean masks [..., h, w]; NaN where either side has no cell.
+    """
+    values, positive, negative = (x.flatten(-2).contiguous() for x in (maps, inside, outside))
+    ranked = values.masked_fill(~negative, torch.inf).sort(-1).values
+    below = torch.searchsorted(ranked, values, right=False)
+    upto = torch.searchsorted(ranked, values, right=True)
+    wins = ((below + upto) / 2 * positive).sum(-1)
+    pairs = positive.sum(-1) * negative.sum(-1)
+    return torch.where(pairs > 0, wins / pairs.clamp_min(1), torch.nan)
+
+
+def points(maps: Tensor, objects: Tensor) -> float:
+    """The share of maps [B, h, w] whose highest cell is mostly the object, masks [B, s, s]."""
+    share = functional.interpolate(objects[:, None], maps.shape[-2:], mode="area")[:, 0]
+    highest = maps.flatten(1).argmax(1, keepdim=True)
+    return float((share.flatten(1).gather(1, highest) > 0.5).float().mean())
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The gates as a few lines: for each layer and position, sink mass and both AUCs."""
+    layers = result["layers"]
+    positions = list(next(iter(layers.values())))
+    head = "".join(f" | t={p:<4} sink other backg" for p in positions)
+    lines = [f"{'gates':<10}{head}"]
+    for name, entries in layers.items():
+        cells = "".join(
+            f" |        {e['sink']:.2f}  {e['other']:.3f} {e['background']:.3f}"
+            for e in entries.values()
+        )
+        lines.append(f"{name:<10}{cells}")
+    pointing = " ".join(f"t={p} {value:.2f}" for p, value in result["pointing"].items())
+    return "\n".join([*lines, f"pointing (one object) {pointing}; best layer {result['best']}"])

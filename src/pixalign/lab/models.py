@@ -1,0 +1,234 @@
+"""The parts of the lab's models, built from plain dictionaries; diffusers' own classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import CLIPTextConfig, CLIPTextModel
+
+from pixalign.types import allowed
+
+Config = Mapping[str, Any]
+
+SCHEDULER = {
+    "beta_schedule": "scaled_linear",
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "num_train_timesteps": 1000,
+    "steps_offset": 1,
+    "set_alpha_to_one": False,
+    "clip_sample": False,
+    "prediction_type": "epsilon",
+}
+"""The noise of Stable Diffusion 1."""
+
+_DOWN = {"conv": "DownBlock2D", "self": "AttnDownBlock2D", "cross": "CrossAttnDownBlock2D"}
+_UP = {"conv": "UpBlock2D", "self": "AttnUpBlock2D", "cross": "CrossAttnUpBlock2D"}
+
+
+def build_vae(config: Config) -> Any:
+    """An AutoencoderKL without attention: [B, 3, H, W] to [B, C, H/f, W/f], f = 2^(levels - 1)."""
+    levels = len(config["channels"])
+    vae = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels,
+        block_out_channels=tuple(config["channels"]),
+        layers_per_block=config["layers"],
+        latent_channels=config["latent_channels"],
+        norm_num_groups=config["groups"],
+        sample_size=config["size"],
+        scaling_factor=config.get("scaling_factor", 1.0),
+        mid_block_add_attention=False,
+    )
+    with torch.no_grad():  # unit variance would drown the young latents in noise
+        vae.quant_conv.bias[config["latent_channels"] :] = config["log_variance"]
+    return vae
+
+
+def build_text_encoder(config: Config, tokenizer: Any) -> Any:
+    """CLIP's text model; with no layers a word's vector depends on it and its place alone."""
+    return CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=len(tokenizer),
+            max_position_embeddings=tokenizer.model_max_length,
+            hidden_size=config["hidden"],
+            projection_dim=config["hidden"],
+            intermediate_size=4 * config["hidden"],
+            num_hidden_layers=config["layers"],
+            num_attention_heads=config["heads"],
+            hidden_act="quick_gelu",
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def build_unet(config: Config, latent_size: int, latent_channels: int, text_hidden: int) -> Any:
+    """A UNet for latents [B, C, s, s].
+
+    ``attention`` says of each level, finest first, "conv", "self" or "cross". ``heads`` of a
+    "self" level is the width of a head (a quirk of diffusers), elsewhere their number.
+    ``gain`` multiplies the logits of cross-attention at the start.
+    """
+    for kind in config["attention"]:
+        allowed("attention of a level", kind, tuple(_DOWN))
+    unet = UNet2DConditionModel(
+        sample_size=latent_size,
+        in_channels=latent_channels,
+        out_channels=latent_channels,
+        down_block_types=tuple(_DOWN[kind] for kind in config["attention"]),
+        up_block_types=tuple(_UP[kind] for kind in reversed(config["attention"])),
+        block_out_channels=tuple(config["channels"]),
+        layers_per_block=config["layers"],
+        attention_head_dim=tuple(config["heads"]),
+        norm_num_groups=config["groups"],
+        cross_attention_dim=text_hidden,
+    )
+    with torch.no_grad():
+        for name, parameter in unet.named_parameters():
+            if name.endswith(("attn2.to_q.weight", "attn2.to_k.weight")):
+                parameter.mul_(config["gain"] ** 0.5)
+    return unet
+
+
+class Classifier(nn.Module):
+    """Which object is in an image [B, 3, H, W] in [0, 1]: logits [B, classes].
+
+    It looks at ``size`` x ``size`` pixels and has fewer than a million parameters.
+    """
+
+    def __init__(self, classes: int, size: int, channels: tuple[int, ...], groups: int) -> None:
+        super().__init__()
+        self.size = size
+        self.stem = nn.Conv2d(3, channels[0], 3, padding=1)
+        self.blocks = nn.ModuleList(_Block(a, b, groups) for a, b in pairwise(channels))
+        self.head = nn.Linear(channels[-1], classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [B, classes]."""
+        if images.shape[-1] != self.size:
+            images = functional.interpolate(images, (self.size, self.size), mode="area")
+        hidden = self.stem(images * 2 - 1)
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits: Tensor = self.head(hidden.mean((2, 3)))
+        return logits
+
+
+class _Block(nn.Module):
+    """Halves the side: a strided residual unit, then a plain one."""
+
+    def __init__(self, inputs: int, outputs: int, groups: int) -> None:
+        super().__init__()
+        self.skip = nn.Conv2d(inputs, outputs, 1)
+        self.convs = nn.ModuleList(
+            nn.Conv2d(a, outputs, 3, stride=s, padding=1)
+            for a, s in ((inputs, 2), (outputs, 1), (outputs, 1))
+        )
+        self.norms = nn.ModuleList(nn.GroupNorm(groups, c) for c in (inputs, outputs, outputs))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[B, inputs, H, W] to [B, outputs, H/2, W/2]."""
+        skip = self.skip(functional.avg_pool2d(hidden, 2))
+        hidden = self.convs[0](functional.silu(self.norms[0](hidden)))
+        hidden = self.convs[1](functional.silu(self.norms[1](hidden))) + skip
+        out: Tensor = hidden + self.convs[2](functional.silu(self.norms[2](hidden)))
+        return out
+
+
+def build_pipeline(vae: Any, text_encoder: Any, tokenizer: Any, unet: Any) -> Any:
+    """A StableDiffusionPipeline of those parts, without a safety checker."""
+    pipe = StableDiffusionPipeline(
+        vae=vae,
+        text_encoder=text_encoder,
+        tokenizer=tokenizer,
+        unet=unet,
+        scheduler=DDIMScheduler(**SCHEDULER),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def save_pipeline(pipe: Any, folder: Path) -> None:
+    """Write a pipeline whose UNet and VAE take two bytes a number; the caller's stays as it is.
+
+    The text encoder stays in float32: transformers loads what is stored, diffusers float32, and
+    a plain call would mix the two.
+    """
+    copies = {name: half_copy(getattr(pipe, name)) for name in ("vae", "unet")}
+    text_encoder = float_copy(pipe.text_encoder)
+    build_pipeline(copies["vae"], text_encoder, pipe.tokenizer, copies["unet"]).save_pretrained(
+        folder
+    )
+
+
+def half_copy(model: Any) -> Any:
+    """The model in float16 on the CPU, without training's memory layout."""
+    return _copy(model, torch.float16)
+
+
+def float_copy(model: Any) -> Any:
+    """The model in float32 on the CPU, without training's memory layout."""
+    return _copy(model, torch.float32)
+
+
+def _copy(model: Any, dtype: torch.dtype) -> Any:
+    transformer = isinstance(model, CLIPTextModel)
+    copy = CLIPTextModel(model.config) if transformer else type(model).from_config(model.config)
+    nn.Module.to(copy, dtype)  # diffusers' own `to` warns of modules that these models lack
+    copy.load_state_dict({k: v.to("cpu", dtype) for k, v in model.state_dict().items()})
+    return copy.eval()
+
+
+def load_vae(folder: Path, device: str) -> Any:
+    """A trained VAE from its own folder or a pipeline's, float32 and frozen."""
+    subfolder = "vae" if (folder / "vae").is_dir() else None
+    vae = AutoencoderKL.from_pretrained(folder, subfolder=subfolder, dtype=torch.float32)
+    return vae.to(device).eval().requires_grad_(False)
+
+
+def load_pipeline(folder: Path, device: str) -> Any:
+    """A saved pipeline in float32, quiet."""
+    pipe = StableDiffusionPipeline.from_pretrained(folder, dtype=torch.float32).to(device)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def save_classifier(model: nn.Module, config: Config, folder: Path) -> None:
+    """Write classifier.safetensors (float16) and the arguments it was built from."""
+    weights = {k: v.half().contiguous().cpu() for k, v in model.state_dict().items()}
+    save_file(weights, folder / "classifier.safetensors")
+    (folder / "classifier.json").write_text(json.dumps(config) + "\n", encoding="utf-8")
+
+
+def load_classifier(folder: Path, device: str) -> nn.Module:
+    """The classifier that `save_classifier` wrote, in float32."""
+    config = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
+    model = Classifier(**config)
+    weights = load_file(folder / "classifier.safetensors")
+    model.load_state_dict({k: v.float() for k, v in weights.items()})
+    return model.to(device).eval()
+
+
+def alphas_cumprod() -> Tensor:
+    """[1000]: the squared signal of the training schedule."""
+    table: Tensor = DDIMScheduler(**SCHEDULER).alphas_cumprod
+    return table
+
+
+def parameter_count(module: nn.Module) -> int:
+    """How many numbers the module learns."""
+    return sum(p.numel() for p in module.parameters())

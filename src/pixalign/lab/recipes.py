@@ -1,0 +1,112 @@
+"""Recipes: everything a training run depends on, as plain dictionaries that merge."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pixalign.types import allowed
+
+Recipe = dict[str, Any]
+
+COMMON: Recipe = {
+    "seed": 0,
+    "size": 128,  # pixels on a side
+    "weight_decay": 0.01,
+    "clip": 1.0,  # largest norm of a gradient
+    "ema": 0.999,
+    "warmup": 500,
+    "decay": "cosine",  # over the steps; "time": over the minutes; "constant"
+    "final_lr": 0.02,  # where the decay ends, as a part of lr
+    "compile": True,  # on CUDA
+    "compile_mode": "default",
+    "log_every": 100,
+    "evaluate_every": 1000,
+    "checkpoint_minutes": 2.0,
+    "workers": 0,  # processes that sample scenes ahead; 0: one thread
+    "notes": {},  # hardware, minutes, what came out; not read
+}
+
+VAE: Recipe = {
+    "steps": 8000,
+    "batch": 64,
+    "lr": 1e-3,
+    "l1": 1.0,
+    "mse": 1.0,
+    "edges": 0.5,  # L1 of the differences of neighbouring pixels
+    "kl": 1e-6,
+    "crop": None,  # train on random crops of this side
+    "held_out": 256,
+    "vae": {
+        "channels": (32, 64, 96),
+        "layers": 1,
+        "latent_channels": 4,
+        "groups": 8,
+        "log_variance": -6.0,  # of the latents at the start
+    },
+}
+
+CLASSIFIER: Recipe = {
+    "steps": 6000,
+    "batch": 256,
+    "lr": 2e-3,
+    "noise": 0.05,  # largest standard deviation of the noise added to images
+    "held_out": 2048,
+    "balance": 0.5,  # a class of frequency p weighs p^-balance
+    "classifier": {"size": 64, "channels": (32, 48, 64, 96, 128), "groups": 8},
+}
+
+DENOISER: Recipe = {
+    "steps": 45000,
+    "batch": 256,
+    "lr": 1e-3,
+    "timesteps": "uniform",  # or "logit-normal"
+    "timestep_mean": -0.5,
+    "timestep_std": 1.0,
+    "bank": {"count": 200_000, "batch": 1024, "refresh": 0},  # a new bank every so many steps
+    "text": {"layers": 0, "hidden": 160, "heads": 4, "position_gain": 0.3, "frozen": False},
+    "unet": {
+        "channels": (64, 128, 160),
+        "attention": ("conv", "cross", "cross"),
+        "layers": 1,
+        "heads": (4, 4, 5),
+        "groups": 32,
+        "gain": 1.0,
+    },
+    "gates": {"scenes": 128, "single": 64},
+    "sheet_every": 5000,
+    "sheet": {"steps": 25, "guidance": 4.0},
+}
+
+DEFAULTS: dict[str, Recipe] = {"vae": VAE, "classifier": CLASSIFIER, "denoiser": DENOISER}
+
+
+def complete(stage: str, recipe: Mapping[str, Any] | None = None) -> Recipe:
+    """The stage's defaults with the recipe merged over them; unknown names are refused."""
+    allowed("stage", stage, tuple(DEFAULTS))
+    defaults = copy.deepcopy({**COMMON, **DEFAULTS[stage]})
+    return _merged(defaults, recipe or {}, "recipe")
+
+
+def read_recipe(path: Path | None) -> Recipe:
+    """A recipe file's dictionary; nothing for no file."""
+    if path is None:
+        return {}
+    recipe = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path} holds a {type(recipe).__name__}; a recipe is a dictionary")
+    return recipe
+
+
+def _merged(defaults: Recipe, changes: Mapping[str, Any], where: str) -> Recipe:
+    for name, value in changes.items():
+        if name not in defaults:
+            allowed(f"a name in the {where}", name, tuple(defaults))
+        if name != "notes" and isinstance(defaults[name], dict):
+            defaults[name] = _merged(defaults[name], value, name)
+        else:
+            defaults[name] = value
+    return defaults

@@ -1,0 +1,125 @@
+"""Scenes as files for people and other programs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from pixalign.export import make_folder, mask_image, write_json, write_png
+from pixalign.scenes.atlas import STYLES, class_names, training_shares
+from pixalign.scenes.render import Rendered, render
+from pixalign.scenes.sample import (
+    COLOURS,
+    SceneBatch,
+    attribute_captions,
+    full_captions,
+    sample_scenes,
+)
+from pixalign.viz import palette
+
+SHEET_CELL = 192
+SHEET_SCENES = 48
+BATCH = 32
+
+
+def write_scenes(
+    split: str,
+    count: int,
+    out: str | os.PathLike[str],
+    *,
+    start: int = 0,
+    size: int = 256,
+) -> list[Path]:
+    """Write ``count`` scenes of a split into a folder; the paths, in the order written.
+
+    Per scene ``NNNNN.png`` and ``NNNNN_mask.png`` (palette PNG: 0 background, 1 + class index);
+    for all ``scenes.json`` and ``sheet.png``, which shows the first 48.
+    """
+    folder = make_folder(out)
+    colours = palette(len(class_names()))
+    paths: list[Path] = []
+    entries: list[dict[str, Any]] = []
+    cells: list[Image.Image] = []
+    for low in range(0, count, BATCH):
+        batch = sample_scenes(split, start + low, min(BATCH, count - low))
+        painted = render(batch, size)
+        pictures = (painted.images * 255).round().byte().permute(0, 2, 3, 1).numpy()
+        described = describe(batch, painted)
+        for scene, entry in enumerate(described):
+            name = f"{start + low + scene:05d}"
+            image = Image.fromarray(pictures[scene])
+            mask = mask_image(painted.masks[scene].numpy(), colours)
+            paths.append(write_png(folder / f"{name}.png", image))
+            paths.append(write_png(folder / f"{name}_mask.png", mask))
+            entries.append({"image": f"{name}.png", "mask": f"{name}_mask.png", **entry})
+            if len(cells) < SHEET_SCENES:
+                cells.append(_cell(image, mask, entry["captions"]["full"]))
+    values = {"split": split, "start": start, "size": size, "scenes": entries}
+    paths.append(write_json(folder / "scenes.json", values))
+    paths.append(write_png(folder / "sheet.png", contact_sheet(cells)))
+    return paths
+
+
+def describe(batch: SceneBatch, painted: Rendered) -> list[dict[str, Any]]:
+    """What is known of each scene, as plain values: captions and objects, back to front.
+
+    Boxes [y0, x0, y1, x1] enclose an object's visible pixels, y1 and x1 exclusive; null where
+    none is visible.
+    """
+    names, frequencies = class_names(), training_shares()
+    slots, visible = painted.slots.cpu().numpy(), painted.visible_shares().cpu().numpy()
+    full, attribute = full_captions(batch), attribute_captions(batch)
+    scenes = []
+    for scene, train in enumerate(batch.captions):
+        captions = {"full": full[scene], "attribute": attribute[scene], "train": train}
+        objects = [
+            {
+                "name": names[label],
+                "label": int(label) + 1,
+                "box": _box(slots[scene] == slot + 1),
+                "size": round(float(batch.sizes[scene, slot]), 4),
+                "visible_share": round(float(visible[scene, slot]), 4),
+                "training_share": round(float(frequencies[label]), 6),
+                "style": STYLES[batch.styles[scene, slot]],
+                "colour": COLOURS[batch.tints[scene, slot]],
+            }
+            for slot, label in enumerate(batch.labels[scene])
+            if label >= 0
+        ]
+        scenes.append({"captions": captions, "objects": objects})
+    return scenes
+
+
+def contact_sheet(cells: list[Image.Image], columns: int = 4) -> Image.Image:
+    """Equal pictures in rows."""
+    width, height = cells[0].size
+    columns = min(columns, len(cells))
+    sheet = Image.new("RGB", (columns * width, -(-len(cells) // columns) * height), "white")
+    for index, cell in enumerate(cells):
+        row, column = divmod(index, columns)
+        sheet.paste(cell, (column * width, row * height))
+    return sheet
+
+
+def _box(pixels: np.ndarray) -> list[int] | None:
+    rows, columns = np.flatnonzero(pixels.any(1)), np.flatnonzero(pixels.any(0))
+    if len(rows) == 0:
+        return None
+    return [int(rows[0]), int(columns[0]), int(rows[-1]) + 1, int(columns[-1]) + 1]
+
+
+def _cell(image: Image.Image, mask: Image.Image, caption: str) -> Image.Image:
+    """Picture and mask side by side above the caption."""
+    side = (SHEET_CELL, SHEET_CELL)
+    font = ImageFont.load_default(12)
+    cell = Image.new("RGB", (2 * SHEET_CELL + 8, SHEET_CELL + 24), "white")
+    cell.paste(image.resize(side, Image.Resampling.LANCZOS), (0, 0))
+    cell.paste(mask.convert("RGB").resize(side, Image.Resampling.NEAREST), (SHEET_CELL, 0))
+    while font.getlength(caption) > 2 * SHEET_CELL - 4:
+        caption = caption[:-2].rstrip(" .…") + "…"
+    ImageDraw.Draw(cell).text((3, SHEET_CELL + 4), caption, fill="black", font=font)
+    return cell
