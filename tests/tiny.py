@@ -6,10 +6,8 @@ random state is left as it was. Attention is sharpened, because default weights 
 uniform, which would make tests blind.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -377,9 +375,3 @@ def photo(width: int, height: int, seed: int = 0) -> Image.Image:
         right, bottom = (left, top) + rng.uniform(0.15, 0.35, 2) * (width, height)
         shape((left, top, right, bottom), fill=tuple(rng.integers(0, 256, 3).tolist()))
     return image
-
-
-if __name__ == "__main__":  # python tests/tiny.py sd1 FOLDER: a pipeline and a photo to try things
-    name, folder = sys.argv[1:]
-    BUILDERS[name]().save_pretrained(folder)
-    photo(640, 200).save(Path(folder) / "photo.png")
