@@ -217,3 +217,42 @@ def test_cached_models_are_found(tmp_path, monkeypatch, sd1_folder):
         check=True,
     )
     assert json.loads(done.stdout) == [{"model": "someone/tiny", "family": "sd"}]
+
+
+def test_lab_scenes(run, tmp_path):
+    code, out, err = run("lab", "scenes", "--count", "2", "--size", "64", "--out", tmp_path / "s")
+    assert code == 0, err
+    assert "written to" in out
+    names = {path.name for path in (tmp_path / "s").iterdir()}
+    assert names == {
+        "00000.png", "00000_mask.png", "00001.png", "00001_mask.png", "scenes.json", "sheet.png",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("scenes", "--split", "holdout"), "'holdout'"),
+        (("train", "--stage", "gan"), "'gan'; allowed"),
+        (("train", "--stage", "vae", "--family", "sd9"), "'sd9'; allowed"),
+        (("train", "--stage", "denoiser"), "needs a trained VAE"),
+        (("train", "--stage", "vae", "--recipe", "missing.json"), "missing.json"),
+    ],
+)
+def test_lab_bad_input_is_one_line(run, tmp_path, arguments, said):
+    code, _, err = run("lab", *arguments, "--out", tmp_path / "out")
+    assert code == 2
+    assert said in next(line for line in err.splitlines() if line.startswith("pixalign: "))
+
+
+def test_lab_train_at_toy_size(run, tmp_path):
+    recipe = {
+        "size": 32, "batch": 4, "steps": 2, "evaluate_every": 2, "held_out": 4,
+        "vae": {"channels": [8, 8, 8], "groups": 4},
+    }  # fmt: skip
+    (tmp_path / "toy.json").write_text(json.dumps(recipe))
+    arguments = ("--stage", "vae", "--recipe", tmp_path / "toy.json", "--device", "cpu")
+    code, out, err = run("lab", "train", *arguments, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "psnr" in out
+    assert (tmp_path / "run" / "vae" / "config.json").is_file()

@@ -39,6 +39,8 @@ from transformers import (
     T5Tokenizer,
 )
 
+from pixalign.lab.vocabulary import bpe_merges
+
 Pipeline = TypeVar("Pipeline", bound=DiffusionPipeline)
 
 # fmt: off
@@ -67,7 +69,7 @@ def _seeded(seed: int) -> Iterator[None]:
 def clip_tokenizer(max_length: int = 77, pad_token: str = "<|endoftext|>") -> CLIPTokenizer:
     """CLIP's lower-casing byte-level BPE, in which each of WORDS is one token."""
     letters = sorted(ByteLevel.alphabet())  # CLIP's own order: "!" has id 0
-    merges = _bpe_merges(WORDS)
+    merges = bpe_merges(WORDS)
     tokens = [*letters, *(letter + "</w>" for letter in letters)]
     tokens += [left + right for left, right in merges] + ["<|startoftext|>", "<|endoftext|>"]
     tokenizer = CLIPTokenizer(
@@ -90,34 +92,6 @@ def t5_tokenizer(max_length: int = 512) -> T5Tokenizer:
     tokenizer = T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=max_length)
     assert len(tokenizer) == len(pieces)
     return tokenizer
-
-
-def _bpe_merges(words: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Merges, by rank, that turn each word into one token.
-
-    A word starts from what the merges before it make of it, and its own merges rank after those,
-    so no word undoes an earlier one.
-    """
-    merges: list[tuple[str, str]] = []
-    for word in words:
-        pieces = [*word[:-1], word[-1] + "</w>"]
-        for pair in merges:
-            pieces = _merge(pieces, pair)
-        while len(pieces) > 1:
-            merges.append((pieces[0], pieces[1]))
-            pieces = _merge(pieces, merges[-1])
-    return merges
-
-
-def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
-    """Join every occurrence of the pair, from left to right."""
-    merged: list[str] = []
-    for piece in pieces:
-        if merged and (merged[-1], piece) == pair:
-            merged[-1] += piece
-        else:
-            merged.append(piece)
-    return merged
 
 
 # ---- pipelines ----

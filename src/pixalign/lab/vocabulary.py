@@ -37,7 +37,7 @@ def build_tokenizer(words: Sequence[str] | None = None, length: int = LENGTH) ->
     """CLIP's lower-casing tokenizer for those words; other words are spelled in pieces."""
     words = vocabulary_words() if words is None else words
     letters = sorted(ByteLevel.alphabet())  # CLIP's own order: "!" has id 0
-    merges = _merges(words)
+    merges = bpe_merges(words)
     tokens = [*letters, *(letter + "</w>" for letter in letters)]
     tokens += [left + right for left, right in merges]
     tokens += [PAD, "<|startoftext|>", "<|endoftext|>"]
@@ -94,7 +94,7 @@ def class_columns(tokenizer: Any, names: Sequence[str]) -> tuple[str, list[tuple
     return prompt.text, [token_columns(offsets, spans) for spans in prompt.spans]
 
 
-def _merges(words: Sequence[str]) -> list[tuple[str, str]]:
+def bpe_merges(words: Sequence[str]) -> list[tuple[str, str]]:
     """Merges, by rank, that turn each word into one token.
 
     A word starts from what the merges before it make of it, and its own merges rank after those,
