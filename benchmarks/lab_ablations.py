@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=1_000_000, help="at most")
     args = parser.parse_args(arguments)
 
+    for path in args.recipes:
+        complete("denoiser", read_recipe(path))  # a bad one is said before the first runs
     banks: dict[int, dict[int, Bank]] = {}
     for path in args.recipes:
         recipe = read_recipe(path)

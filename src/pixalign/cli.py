@@ -184,6 +184,24 @@ def train(
     train_command(family, stage, out, recipe, resume, minutes, device, vae)
 
 
+@lab.command()
+def gates(
+    model: Annotated[Path, typer.Option(help="Folder of a pipeline trained on scenes.")],
+    scenes: Annotated[int, typer.Option(help="Val scenes with 2 to 4 objects.", min=3)] = 128,
+    single: Annotated[int, typer.Option(help="Val scenes with one object.", min=1)] = 64,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:
+    """Say how well a model's cross-attention finds objects, layer by layer."""
+    from pixalign.lab.gates import judge, table
+
+    result = judge(model, scenes, single, device)
+    if json_:
+        _print_json(result)
+    else:
+        print(table(result))
+
+
 def _phrase(text: str) -> Any:
     from pixalign.types import Phrase
 

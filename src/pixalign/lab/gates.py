@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from pixalign.attention import AttentionReader, Site
+from pixalign.backbones.load import resolve_device
 from pixalign.backbones.sd import unet_sites
-from pixalign.heatmaps import combine_layers
+from pixalign.heatmaps import combine_layers, resize
 from pixalign.lab.data import encode, in_parts, rendered
-from pixalign.lab.models import alphas_cumprod
+from pixalign.lab.models import alphas_cumprod, load_pipeline
 from pixalign.lab.vocabulary import CaptionEncoder, class_columns
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.sample import SLOTS, concatenate, sample_scenes
@@ -25,6 +27,7 @@ from pixalign.schedule import DiscreteSchedule
 
 POSITIONS = (0.1, 0.3, 0.5)  # of the noise schedule
 _BATCH = 64
+_APART = 100_000  # between the scenes of each number of objects, so that none share a background
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class GateScenes:
         cls, vae: Any, tokenizer: Any, *, scenes: int, single: int, size: int, device: str
     ) -> GateScenes:
         """``scenes`` with 2, 3 and 4 objects in equal parts and ``single`` with one."""
-        counts = [(n, (scenes + n) // 3) for n in (2, 3, 4)] + [(1, single)]
-        batches = [sample_scenes("val", 0, count, objects=n) for n, count in counts]
+        counts = [(n, (scenes + n - 2) // 3) for n in (2, 3, 4)] + [(1, single)]
+        batches = [sample_scenes("val", n * _APART, count, objects=n) for n, count in counts]
         drawn = rendered(concatenate(batches), size, device)
         latents = in_parts(lambda part: encode(vae, part), drawn.images)
         prompts, columns, objects = [], [], []
@@ -97,7 +100,8 @@ def gates(unet: Any, text_encoder: Any, scenes: GateScenes) -> dict[str, Any]:
 
     "layers" holds for each cross-attention layer, and for the mean of all, at each position of
     the schedule: the mass on start, end and padding, and the AUC of a class's map inside its own
-    object against other objects and against the background. "pointing" is the share of
+    object against other objects and against the background; all on the finest layer's grid, so
+    that every layer is judged by the same objects. "pointing" is the share of
     single-object scenes in which the highest cell of the mean map lies on the object.
     """
     sites = [site for site in unet_sites(unet) if site.reads_text]
@@ -108,7 +112,9 @@ def gates(unet: Any, text_encoder: Any, scenes: GateScenes) -> dict[str, Any]:
         alpha, sigma = float(steps.alpha[index]), float(steps.sigma[index])
         noised = alpha * scenes.latents + sigma * scenes.noise[index]
         maps = _read(unet, text_encoder, sites, noised, int(steps.time[index]), scenes)
-        named = {_name(sites, i): maps[site] for i, site in enumerate(sites)}
+        finest = max((m.shape[-2:] for m in maps.values()), key=lambda grid: grid[0] * grid[1])
+        grid = (finest[0], finest[1])
+        named = {_name(sites, i): resize(maps[site], grid) for i, site in enumerate(sites)}
         named["all"] = _combined(list(maps.values()), sites)
         for name, values in named.items():
             entry = _layer(values[: scenes.several], scenes.objects[: scenes.several])
@@ -125,6 +131,17 @@ def gates(unet: Any, text_encoder: Any, scenes: GateScenes) -> dict[str, Any]:
         "pointing": pointing,
         "layers": layers,
     }
+
+
+def judge(folder: Path, scenes: int, single: int, device: str) -> dict[str, Any]:
+    """The gates of a saved pipeline."""
+    place = str(resolve_device(device))
+    pipe = load_pipeline(folder, place)
+    size = int(pipe.unet.config.sample_size) * int(pipe.vae_scale_factor)
+    drawn = GateScenes.draw(
+        pipe.vae, pipe.tokenizer, scenes=scenes, single=single, size=size, device=place
+    )
+    return gates(pipe.unet, pipe.text_encoder, drawn)
 
 
 def _read(

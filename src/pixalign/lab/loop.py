@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import pickle
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,10 @@ from pixalign.lab.recipes import Recipe
 from pixalign.types import allowed
 
 Watch = Callable[[int, dict[str, Any]], None]  # told the step and its figures
+
+
+# What a run that continues exactly must not change.
+_FIXED = ("seed", "size", "batch", "lr", "decay", "ema")
 
 
 class Stage(Protocol):
@@ -62,23 +67,28 @@ class Loop:
         )
         self.step = 0
         self.first = 0  # the step at which the optimizer was new
+        self.minutes = 0.0  # spent by the run so far, before and after resuming
         self.generator = torch.Generator(device)
         out.mkdir(parents=True, exist_ok=True)
 
     def run(
         self, minutes: float | None, begun: float, watch: Watch | None = None
     ) -> dict[str, Any]:
-        """Train to the last step or for so many minutes since ``begun``; then export."""
+        """Train to the last step or for so many minutes since ``begun``; then export.
+
+        A resumed run counts the minutes it had spent before.
+        """
         recipe = self.recipe
+        begun -= 60 * self.minutes
         figures: dict[str, Any] = {}
         saved = mark = time.monotonic()
         mark_step = self.step
         self.model.train()
         while self.step < recipe["steps"]:
-            elapsed = (time.monotonic() - begun) / 60
-            if minutes is not None and elapsed >= minutes:
+            self.minutes = (time.monotonic() - begun) / 60
+            if minutes is not None and self.minutes >= minutes:
                 break
-            losses = self._update(self._rate(elapsed, minutes))
+            losses = self._update(self._rate(self.minutes, minutes))
             if self.step % recipe["log_every"] == 0 or self.step == 1:
                 values = {name: float(value) for name, value in losses.items()}
                 now = time.monotonic()
@@ -94,10 +104,9 @@ class Loop:
                 self.save()
                 saved = time.monotonic()
         self.save()
-        if self.step % recipe["evaluate_every"]:
+        if not figures or self.step % recipe["evaluate_every"]:
             figures = self._evaluate(begun, watch)
         self.stage.export(self.ema, self.out)
-        self.stage.close()
         return {"step": self.step, **figures}
 
     def save(self) -> None:
@@ -105,6 +114,7 @@ class Loop:
         state: dict[str, Any] = {
             "step": self.step,
             "first": self.first,
+            "minutes": self.minutes,
             "recipe": self.recipe,
             "model": self.model.state_dict(),
             "ema": self.ema.state_dict(),
@@ -120,10 +130,24 @@ class Loop:
     def load(self, path: Path) -> None:
         """Continue from a checkpoint, or from weights alone with a new optimizer and warm-up."""
         path = path / "checkpoint.pt" if path.is_dir() else path
-        state = torch.load(path, map_location=self.device, weights_only=True)
-        for module, name in ((self.model, "model"), (self.ema, "ema")):
-            module.load_state_dict(state[name])
-        self.step = state["step"]
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
+        try:
+            state = torch.load(path, map_location=self.device, weights_only=True)
+            for module, name in ((self.model, "model"), (self.ema, "ema")):
+                module.load_state_dict(state[name])
+            self.step = state["step"]
+        except (pickle.UnpicklingError, EOFError, KeyError, RuntimeError) as error:
+            what = str(error).splitlines()[0]
+            raise ValueError(f"{str(path)!r} is no checkpoint of this recipe: {what}") from error
+        changed = [
+            name
+            for name in _FIXED
+            if state["recipe"].get(name) != _plain(self.recipe.get(name)) and "optimizer" in state
+        ]
+        if changed:
+            raise ValueError(f"{str(path)!r} was trained with another {', '.join(changed)}")
+        self.minutes = state.get("minutes", 0.0)
         if "optimizer" in state:
             self.optimizer.load_state_dict(state["optimizer"])
             self.first = state["first"]
@@ -181,6 +205,10 @@ class Loop:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast("cuda", torch.bfloat16) if self.cuda else nullcontext()
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _write(state: Mapping[str, Any], path: Path) -> None:

@@ -38,7 +38,7 @@ _UP = {"conv": "UpBlock2D", "self": "AttnUpBlock2D", "cross": "CrossAttnUpBlock2
 def build_vae(config: Config) -> Any:
     """An AutoencoderKL without attention: [B, 3, H, W] to [B, C, H/f, W/f], f = 2^(levels - 1)."""
     levels = len(config["channels"])
-    vae = AutoencoderKL(
+    return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * levels,
         up_block_types=("UpDecoderBlock2D",) * levels,
         block_out_channels=tuple(config["channels"]),
@@ -49,9 +49,6 @@ def build_vae(config: Config) -> Any:
         scaling_factor=config.get("scaling_factor", 1.0),
         mid_block_add_attention=False,
     )
-    with torch.no_grad():  # unit variance would drown the young latents in noise
-        vae.quant_conv.bias[config["latent_channels"] :] = config["log_variance"]
-    return vae
 
 
 def build_text_encoder(config: Config, tokenizer: Any) -> Any:

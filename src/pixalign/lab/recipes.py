@@ -40,13 +40,7 @@ VAE: Recipe = {
     "kl": 1e-6,
     "crop": None,  # train on random crops of this side
     "held_out": 256,
-    "vae": {
-        "channels": (32, 64, 96),
-        "layers": 1,
-        "latent_channels": 4,
-        "groups": 8,
-        "log_variance": -6.0,  # of the latents at the start
-    },
+    "vae": {"channels": (32, 64, 96), "layers": 1, "latent_channels": 4, "groups": 8},
 }
 
 CLASSIFIER: Recipe = {
@@ -105,8 +99,14 @@ def _merged(defaults: Recipe, changes: Mapping[str, Any], where: str) -> Recipe:
     for name, value in changes.items():
         if name not in defaults:
             allowed(f"a name in the {where}", name, tuple(defaults))
-        if name != "notes" and isinstance(defaults[name], dict):
-            defaults[name] = _merged(defaults[name], value, name)
-        else:
-            defaults[name] = value
+        old = defaults[name]
+        if name != "notes" and isinstance(old, dict):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{name} in the {where} is {value!r}; a dictionary is expected")
+            defaults[name] = _merged(old, value, name)
+            continue
+        number = isinstance(old, int | float) and not isinstance(old, bool)
+        if number and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ValueError(f"{name} in the {where} is {value!r}; a number is expected")
+        defaults[name] = value
     return defaults

@@ -145,9 +145,7 @@ class ClassifierStage:
         self.stream = Stream("train", batch, size, device, 1, recipe["workers"])
         self.held_out = scenes("val", 0, recipe["held_out"], size, device, objects=1)
         shares = torch.as_tensor(training_shares()).float()
-        weights = shares.clamp_min(1e-6) ** -recipe["balance"]
-        # Over batches drawn by these shares the mean weight is one.
-        self.weights = (weights / (weights * shares / shares.sum()).sum()).to(device)
+        self.weights = (shares ** -recipe["balance"]).to(device)
         print(f"classifier: {parameter_count(self.model) / 1e6:.2f} M parameters", flush=True)
 
     def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -262,10 +260,10 @@ class DenoiserStage:
         result = gates(model["unet"], model["text"], self.gate_scenes)
         print(table(result), flush=True)
         if step % self.recipe["sheet_every"] == 0:
-            self._sheet(model, step, out)
+            self._sheet(model, out / f"samples-{step:06d}.png")
         return result
 
-    def _sheet(self, model: Any, step: int, out: Path) -> None:
+    def _sheet(self, model: Any, path: Path) -> None:
         """Sixteen single objects, frequent to rare, above sixteen pairs."""
         names = class_names()
         order = torch.as_tensor(training_shares()).argsort(descending=True).tolist()
@@ -273,14 +271,14 @@ class DenoiserStage:
         pairs = [f"{a}, {b}" for a, b in zip(chosen, chosen[1:] + chosen[:1], strict=True)]
         prompts = [f"a photo of {words}" for words in chosen + pairs]
         images = judge.generate(self._pipeline(model), prompts, seed=0, **self.recipe["sheet"])
-        write_sheet(images, out / f"samples-{step:06d}.png", columns=8)
+        write_sheet(images, path, columns=8)
 
     def _pipeline(self, model: Any) -> Any:
         return build_pipeline(self.vae, model["text"], self.tokenizer, model["unet"])
 
     def export(self, model: Any, out: Path) -> None:
         """Write the pipeline and a last sheet of samples."""
-        self._sheet(model, self.recipe["steps"], out)
+        self._sheet(model, out / "samples.png")
         save_pipeline(self._pipeline(model), out / "pipeline")
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pixalign.backbones.load import resolve_device
 from pixalign.lab.data import Bank
 from pixalign.lab.loop import Loop, Stage, Watch
 from pixalign.lab.recipes import DEFAULTS, complete, read_recipe
@@ -47,8 +48,6 @@ def train(
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.benchmark = True
         torch.compiler.reset()  # graphs of an earlier run count against a limit
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "recipe.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     torch.manual_seed(settings["seed"])
     part: Stage
     if stage == "vae":
@@ -60,9 +59,10 @@ def train(
             raise ValueError("the denoiser needs a trained VAE: pass its folder as vae")
         part = DenoiserStage(settings, device, vae, banks)
     loop = Loop(part, settings, out, device)
-    if resume is not None:
-        loop.load(resume)
     try:
+        if resume is not None:
+            loop.load(resume)
+        (out / "recipe.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         return loop.run(minutes, begun, watch)
     finally:
         part.close()
@@ -79,8 +79,7 @@ def train_command(
     vae: Path | None,
 ) -> None:
     """What the shell calls: the recipe is a file, and "auto" is CUDA where there is one."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = str(resolve_device(device))
     changes = read_recipe(recipe)
     train(family, stage, out, changes, resume=resume, minutes=minutes, device=device, vae=vae)
 

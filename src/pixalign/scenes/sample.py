@@ -31,7 +31,7 @@ REACH = 0.42  # an object's radius as a share of its size
 
 PREFIX = "a photo of "
 EMPTY, ONE, ATTRIBUTES = 0.10, 0.19, 0.10  # shares of the training captions; the rest is full
-MAX_WORDS = 18  # words and commas; leaves room for start and end in 20 tokens
+MAX_WORDS = 18  # words and commas; leaves room for start and end in the 24 tokens of a text
 COUNT_WORDS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
 
 
