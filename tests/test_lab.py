@@ -122,7 +122,7 @@ def test_columns_of_names():
 
 
 def test_recipes_in_the_repository_are_valid(request):
-    files = sorted((request.config.rootpath / "recipes").glob("*.json"))
+    files = sorted((request.config.rootpath / "recipes").rglob("*.json"))
     assert {"vae", "classifier", "denoiser"} <= {path.stem for path in files}
     for path in files:
         stage = path.stem if path.stem in RECIPES else "denoiser"
