@@ -25,6 +25,8 @@ def test_wheel_holds_the_package_and_its_licence(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "pixalign/align.py" in names
     assert "pixalign/py.typed" in names
+    for file in ("classes.json", "noto.webp", "fluent.webp", "LICENSES.md"):
+        assert f"pixalign/scenes/data/{file}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith("tests") for name in names)
 
