@@ -194,6 +194,7 @@ def load_vae(folder: Path, device: str) -> Any:
     """A trained VAE from its own folder or a pipeline's, float32 and frozen."""
     subfolder = "vae" if (folder / "vae").is_dir() else None
     vae = AutoencoderKL.from_pretrained(folder, subfolder=subfolder, dtype=torch.float32)
+    vae.register_to_config(_name_or_path="")  # a saved pipeline names no folder of this machine
     return vae.to(device).eval().requires_grad_(False)
 
 
