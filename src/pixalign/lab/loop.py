@@ -140,15 +140,12 @@ class Loop:
         except (pickle.UnpicklingError, EOFError, KeyError, RuntimeError) as error:
             what = str(error).splitlines()[0]
             raise ValueError(f"{str(path)!r} is no checkpoint of this recipe: {what}") from error
-        changed = [
-            name
-            for name in _FIXED
-            if state["recipe"].get(name) != _plain(self.recipe.get(name)) and "optimizer" in state
-        ]
-        if changed:
-            raise ValueError(f"{str(path)!r} was trained with another {', '.join(changed)}")
         self.minutes = state.get("minutes", 0.0)
         if "optimizer" in state:
+            trained = state["recipe"]
+            changed = [name for name in _FIXED if trained.get(name) != self.recipe.get(name)]
+            if changed:
+                raise ValueError(f"{str(path)!r} was trained with another {', '.join(changed)}")
             self.optimizer.load_state_dict(state["optimizer"])
             self.first = state["first"]
         else:
@@ -205,10 +202,6 @@ class Loop:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast("cuda", torch.bfloat16) if self.cuda else nullcontext()
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _write(state: Mapping[str, Any], path: Path) -> None:

@@ -6,6 +6,7 @@ is the same however the indices are batched.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -73,10 +74,15 @@ def sample_scenes(split: str, start: int, count: int, *, objects: int | None = N
     allowed("split", split, tuple(SPLITS))
     if objects is not None:
         allowed("objects", objects, tuple(range(1, SLOTS + 1)))
+    return from_chunks(lambda number: _chunk(split, number, objects), start, count)
+
+
+def from_chunks(chunk: Callable[[int], SceneBatch], start: int, count: int) -> SceneBatch:
+    """Scenes start .. start + count - 1, cut from whole chunks drawn by their number."""
     if start < 0 or count < 1:
         raise ValueError(f"start is {start}, count is {count}; allowed: start >= 0, count >= 1")
     first, last = start // CHUNK, (start + count - 1) // CHUNK
-    chunks = [_chunk(split, number, objects) for number in range(first, last + 1)]
+    chunks = [chunk(number) for number in range(first, last + 1)]
     offset = start - first * CHUNK
     return concatenate(chunks)[offset : offset + count]
 

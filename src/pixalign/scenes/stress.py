@@ -16,9 +16,9 @@ from pixalign.scenes.sample import (
     CHUNK,
     ROTATION,
     SceneBatch,
-    concatenate,
     draw_backgrounds,
     draw_candidates,
+    from_chunks,
     full_captions,
     overlaps,
 )
@@ -47,12 +47,7 @@ def stress(dial: str, level: float, start: int, count: int) -> SceneBatch:
     allowed("dial", dial, DIALS)
     if not 0 <= level <= 1:
         raise ValueError(f"level is {level!r}; allowed: 0 to 1")
-    if start < 0 or count < 1:
-        raise ValueError(f"start is {start}, count is {count}; allowed: start >= 0, count >= 1")
-    first, last = start // CHUNK, (start + count - 1) // CHUNK
-    chunks = [_turned(number, dial, level) for number in range(first, last + 1)]
-    offset = start - first * CHUNK
-    return concatenate(chunks)[offset : offset + count]
+    return from_chunks(lambda number: _turned(number, dial, level), start, count)
 
 
 def _turned(number: int, dial: str, level: float) -> SceneBatch:
