@@ -11,6 +11,7 @@ import tiny
 from pixalign import elbo
 from pixalign.backbones import wrap
 from pixalign.batching import BatchSize, out_of_memory
+from pixalign.plan import Passes, Visit
 from pixalign.progress import Progress
 from pixalign.schedule import positions
 
@@ -30,7 +31,8 @@ def setting(pipe, count=4, size=(16, 24)):
 def losses(backbone, latents, noise, steps, batch_size="auto"):
     text = backbone.encode_text(TEXTS)
     bar = Progress(0, "", show=False)
-    return elbo.losses(backbone, latents, text, steps, noise, BatchSize(batch_size), bar)
+    passes = Passes.of_one(latents, text, Visit(steps, noise))
+    return elbo.losses(backbone, passes, BatchSize(batch_size), bar)
 
 
 def test_losses_equal_one_pass_at_a_time(any_pipe):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -12,15 +12,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pixalign import elbo
 from pixalign.alignment import Alignment
 from pixalign.backbones import FAMILIES, Backbone, load, wrap
 from pixalign.batching import BatchSize
-from pixalign.calibrate import alignment_scores, calibrate, weighted_elbo
-from pixalign.collect import collect
+from pixalign.calibrate import calibrate
+from pixalign.collect import images_at_once
 from pixalign.config import AlignConfig
 from pixalign.heatmaps import activation, combine_layers, refine, to_image
 from pixalign.images import ImageLike, model_size, read_image, to_pixels
+from pixalign.measure import attention_maps, class_scores
+from pixalign.own import EMBEDDED, model_settings
 from pixalign.plan import Visit, Words, plan_visits, plan_words
 from pixalign.progress import Progress
 from pixalign.prompts import Classes
@@ -46,7 +47,8 @@ class Aligner:
     """Aligns images with classes through a frozen text-to-image pipeline.
 
     ``Aligner(pipe)`` takes a loaded diffusers pipeline and leaves it exactly as it is;
-    `from_pretrained` loads one. ``config`` is what `align` uses unless told otherwise.
+    `from_pretrained` loads one. ``config`` is what `align` uses unless told otherwise; ``own``
+    are the model's settings for what the config leaves open (see `AlignConfig.resolved`).
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class Aligner:
         batch_size: int | str = "auto",
         progress: bool = False,
         name: str | None = None,
+        own: Mapping[str, Any] | None = None,
     ) -> None:
         self.backbone = pipe if isinstance(pipe, Backbone) else wrap(pipe)
         self.backbone.check_alignable()
         self.config = config or AlignConfig()
+        self.own = dict(own or {})
         self.batch_size = BatchSize(batch_size)
         self.progress = progress
         self.name = name or type(self.backbone.pipe).__name__
@@ -79,22 +83,24 @@ class Aligner:
     ) -> Aligner:
         """An aligner from a hub id, a diffusers folder or a loaded pipeline.
 
-        ``options`` go to diffusers' ``from_pretrained``. A loaded pipeline stays on its device
-        and in its number type.
+        Without a model it is the small one that comes with this package. A folder's
+        pixalign.json holds the model's own settings. ``options`` go to diffusers'
+        ``from_pretrained``. A loaded pipeline stays on its device and in its number type.
         """
         if model is None:
-            raise ValueError(
-                "this version carries no model of its own; name a hub id such as "
-                "'stable-diffusion-v1-5/stable-diffusion-v1-5', a diffusers folder or a pipeline"
-            )
+            model = EMBEDDED
+        own: dict[str, Any] = {}
         if not isinstance(model, str | os.PathLike):
             if (device, dtype, options) != ("auto", "auto", {}):
                 raise ValueError("device, dtype and options cannot change a loaded pipeline")
             backbone, name = wrap(model), None
         else:
+            own = model_settings(Path(model))
             backbone = load(model, device, dtype, **options)
-            name = os.fspath(model)
-        return cls(backbone, config=config, batch_size=batch_size, progress=progress, name=name)
+            name = "sd1-like, embedded" if model is EMBEDDED else os.fspath(model)
+        return cls(
+            backbone, config=config, batch_size=batch_size, progress=progress, name=name, own=own
+        )
 
     def encode(
         self, image: ImageLike | EncodedImage, *, config: AlignConfig | None = None
@@ -167,36 +173,102 @@ class Aligner:
         images = list(image) if many else [image]
         captions = _captions(caption if many else [caption], len(images))
         each = _class_lists(classes, len(images)) if many else [classes]
-        # All words and paths are checked before the first image costs anything.
+        # All words and pictures are checked before the network costs anything.
         words = [
             plan_words(self.backbone, *pair, settings) for pair in zip(each, captions, strict=True)
         ]
         for item in images:
             if isinstance(item, str | os.PathLike) and not Path(item).is_file():
                 read_image(item)
+        results: dict[int, Alignment] = {}
         try:
-            results = [
-                self._align_one(item, word, settings, generator, seed)
-                for item, word in zip(images, words, strict=True)
-            ]
+            encoded = [self.encode(item, config=config) for item in images]
+            with Progress(_passes(words, settings), "align", self.progress) as progress:
+                for group in self._groups(encoded, settings, in_order=generator is not None):
+                    found = self._align_group(
+                        [encoded[i] for i in group],
+                        [words[i] for i in group],
+                        settings,
+                        generator,
+                        seed,
+                        progress,
+                    )
+                    results.update(zip(group, found, strict=True))
         finally:
             self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
-        return results if many else results[0]
+        return [results[index] for index in range(len(images))] if many else results[0]
 
-    def _align_one(
+    def _groups(
+        self, encoded: Sequence[EncodedImage], config: AlignConfig, in_order: bool
+    ) -> Iterator[list[int]]:
+        """Images of one size go through the network together, as many as memory holds.
+
+        ``in_order`` keeps them as they are given, for a generator that all draw from in turn.
+        """
+        by_size: dict[Any, list[int]] = {}
+        run = 0
+        for index, one in enumerate(encoded):
+            size = one.latents.shape
+            if in_order and index and size != encoded[index - 1].latents.shape:
+                run += 1
+            by_size.setdefault((run, size), []).append(index)
+        for indices in by_size.values():
+            latents = encoded[indices[0]].latents
+            most = images_at_once(self.backbone, latents, config.self_attention)
+            for first in range(0, len(indices), most):
+                yield indices[first : first + most]
+
+    def _align_group(
         self,
-        image: ImageLike | EncodedImage,
-        words: Words,
+        encoded: Sequence[EncodedImage],
+        words: Sequence[Words],
         config: AlignConfig,
         generator: torch.Generator | None,
         seed: int,
-    ) -> Alignment:
-        encoded = self.encode(image, config=config)
-        own = generator if generator is not None else torch.Generator().manual_seed(seed)
+        progress: Progress,
+    ) -> list[Alignment]:
+        """Images of one size: collecting passes, then the ELBO's, then heatmaps."""
         noted = len(self.batch_size.notes)
-        visits = plan_visits(self.backbone.schedule, encoded.latents, config, own)
-        maps, scores = self._run(encoded.latents, words, *visits, config)
-        combined = combine_layers(maps.cross, maps.factors, maps.middle, config.cross_weights)
+        visits = [
+            plan_visits(
+                self.backbone.schedule,
+                one.latents,
+                config,
+                generator if generator is not None else torch.Generator().manual_seed(seed),
+            )
+            for one in encoded
+        ]
+        latents = torch.cat([one.latents for one in encoded])
+        running = (self.backbone, latents, words)
+        how = (config, self.batch_size, progress)
+        maps = attention_maps(*running, [pair[0] for pair in visits], *how)
+        scoring = [pair[1] for pair in visits if pair[1] is not None]
+        scores = (
+            class_scores(*running, scoring, *how)
+            if scoring
+            else [Scores.neutral(len(word.phrases)) for word in words]
+        )
+        notes = self.batch_size.notes[noted:]
+        record = {"seed": seed if generator is None else None, "model": self._model_record()}
+        return [
+            self._finish(*parts, config, notes, record)
+            for parts in zip(encoded, words, maps, scores, visits, strict=True)
+        ]
+
+    def _finish(
+        self,
+        encoded: EncodedImage,
+        words: Words,
+        maps: AttentionMaps,
+        scores: Scores,
+        visits: tuple[Visit, Visit | None],
+        config: AlignConfig,
+        notes: Sequence[str],
+        record: dict[str, Any],
+    ) -> Alignment:
+        """Lines 6 to 9: calibrate the maps, refine them, and enlarge them to the picture."""
+        assert config.cross_weights is not None
+        combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
         if not bool(torch.isfinite(combined).all()):
             raise FloatingPointError(
                 f"attention maps hold NaN in {self.backbone.dtype}; "
@@ -213,80 +285,24 @@ class Aligner:
             scores=scores.scores.numpy(),
             heatmaps=to_image(refined, (encoded.image.height, encoded.image.width)).numpy(),
             config=config,
-            warnings=(*self.batch_size.notes[noted:], *weak),
+            warnings=(*notes, *weak),
             provenance={
-                "seed": seed if generator is None else None,
+                **record,
                 "prompts": [prompt.text for prompt in words.prompts],
                 "timesteps": {
                     "collect": visits[0].steps.time.tolist(),
                     "elbo": list(scores.timesteps),
                 },
                 "source": encoded.source,
-                "model": self._model_record(),
                 "versions": versions(),
             },
-        )
-
-    def _run(
-        self,
-        latents: Tensor,
-        words: Words,
-        collecting: Visit,
-        scoring: Visit | None,
-        config: AlignConfig,
-    ) -> tuple[AttentionMaps, Scores]:
-        """All forward passes: collecting, then the ELBO."""
-        texts = sorted(set(words.elbo_texts))
-        passes = len(words.prompts) * len(collecting.steps)
-        passes += len(texts) * len(scoring.steps) if scoring is not None else 0
-        with Progress(passes, "align", self.progress) as progress:
-            maps = self._collect(latents, words, collecting, config, progress)
-            if scoring is None:
-                return maps, Scores.neutral(len(words.phrases))
-            losses = elbo.losses(
-                self.backbone,
-                latents,
-                self.backbone.encode_text(texts),
-                scoring.steps,
-                scoring.noise,
-                self.batch_size,
-                progress,
-            )
-        # Equal texts share one row, so their losses are equal to the last bit.
-        losses = losses[[texts.index(text) for text in words.elbo_texts]]
-        weights = scoring.steps.weights(config.elbo_weighting, self.backbone.objective)
-        bounds = weighted_elbo(losses, weights)
-        return maps, Scores(
-            losses=losses,
-            elbo=bounds.float(),
-            scores=alignment_scores(bounds, config.gamma),
-            timesteps=tuple(scoring.steps.time.tolist()),
-        )
-
-    def _collect(
-        self, latents: Tensor, words: Words, visit: Visit, config: AlignConfig, progress: Progress
-    ) -> AttentionMaps:
-        backbone = self.backbone
-        texts = backbone.encode_text([prompt.text for prompt in words.prompts])
-        length = texts.embeds.shape[1]
-        return collect(
-            backbone,
-            latents,
-            texts,
-            [backbone.token_spans(p, length, config.text_columns) for p in words.prompts],
-            visit.steps,
-            visit.noise,
-            self_attention=config.self_attention,
-            image_only_attention=config.image_only_attention,
-            batch_size=self.batch_size,
-            progress=progress,
         )
 
     def _settings(self, config: AlignConfig | None) -> AlignConfig:
         chosen = config or self.config
         for family in chosen.by_family:
             allowed("a family in by_family", family, tuple(FAMILIES))
-        return chosen.for_family(self.backbone.family)
+        return chosen.resolved(self.backbone.family, self.own)
 
     def _model_record(self) -> dict[str, Any]:
         backbone = self.backbone
@@ -297,6 +313,13 @@ class Aligner:
             "device": str(backbone.device),
             "dtype": str(backbone.dtype).removeprefix("torch."),
         }
+
+
+def _passes(words: Sequence[Words], config: AlignConfig) -> int:
+    """How many forward passes an alignment takes."""
+    collecting = sum(len(word.prompts) for word in words) * config.collect_count
+    texts = sum(len(set(word.elbo_texts)) for word in words)
+    return collecting + (texts * config.elbo_count if config.calibrate else 0)
 
 
 def _weak(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str]:

@@ -145,7 +145,8 @@ class Alignment:
         return written
 
     def _threshold(self, threshold: float | None) -> float:
-        value = self.config.threshold if threshold is None else threshold
+        value = self.config.resolved().threshold if threshold is None else threshold
+        assert value is not None
         if not 0 <= value <= 1:
             raise ValueError(f"threshold is {value!r}; allowed: 0 to 1")
         return float(value)

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pixalign.attention import AttentionReader, network_input
+from pixalign.attention import AttentionReader, network_input, text_layers
 from pixalign.backbones import Backbone, TextStream, wrap
 from pixalign.calibrate import minmax
-from pixalign.collect import middle_index
-from pixalign.heatmaps import combine_layers, resize
+from pixalign.heatmaps import CrossWeights, combine_layers, resize
 from pixalign.prompts import as_phrases, find
 from pixalign.types import Phrase, Size, TokenSpans
 
@@ -69,7 +68,7 @@ def capture(
     words: Sequence[str],
     prompt: str | Sequence[str] | None = None,
     *,
-    cross_weights: str | tuple[float, ...] = "resolution",
+    cross_weights: CrossWeights = "resolution",
 ) -> Iterator[WordMaps]:
     """Record the maps of ``words`` while ``pipe`` is called inside the block.
 
@@ -93,7 +92,7 @@ class _Recorder:
         backbone: Backbone,
         words: tuple[Phrase, ...],
         prompt: str | Sequence[str] | None,
-        cross_weights: str | tuple[float, ...],
+        cross_weights: CrossWeights,
     ) -> None:
         self.backbone = backbone
         self.words = words
@@ -205,8 +204,7 @@ class _Recorder:
         timestep = args[1] if len(args) > 1 else kwargs["timestep"]
         combined = combine_layers(
             [cross[site] for site in self.sites],  # [images, words, h, w] each
-            [site.factor for site in self.sites],
-            middle_index(self.sites),
+            text_layers(self.sites),
             self.cross_weights,
         )
         self.maps._add(float(torch.as_tensor(timestep).flatten()[0]), combined)

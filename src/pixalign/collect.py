@@ -1,4 +1,4 @@
-"""Collect the attention of a noised image (Algorithm 1, lines 1, 2 and 5)."""
+"""Collect the attention of noised images (Algorithm 1, lines 1, 2 and 5)."""
 
 from __future__ import annotations
 
@@ -7,70 +7,85 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pixalign.attention import AttentionReader, Site
-from pixalign.backbones import Backbone, TextCondition
+from pixalign.attention import AttentionReader, Site, add_by_owner, text_layers
+from pixalign.backbones import Backbone
 from pixalign.batching import BatchSize
+from pixalign.plan import Passes
 from pixalign.progress import Progress
-from pixalign.schedule import Steps
 from pixalign.types import AttentionMaps, TokenSpans
+
+# Self-attention of the images that are collected together, in elements: 1 GiB of float32.
+_SELF_BUDGET = 2**28
+_MOST_IMAGES = 64
 
 
 def collect(
     backbone: Backbone,
-    latents: Tensor,
-    texts: TextCondition,
+    passes: Passes,
     spans: Sequence[TokenSpans],
-    steps: Steps,
-    noise: Tensor,
     *,
     self_attention: str,
     image_only_attention: bool,
     batch_size: BatchSize,
     progress: Progress,
-) -> AttentionMaps:
-    """Attention of latents [1, C, h, w] under P prompts at T steps with noise [T, C, h, w].
+) -> list[AttentionMaps]:
+    """Each image's attention, from passes over prompts with the columns of its classes.
 
-    Each class stands in one prompt. Cross maps are averaged over heads, a class's columns and
-    steps; self-attention over heads, steps, prompts and the layers of highest resolution.
+    Each class stands in one prompt of its image. Cross maps are averaged over heads, a class's
+    columns and steps; self-attention over heads, steps, prompts and the layers of highest
+    resolution.
     """
     labels = self_labels(backbone.sites, self_attention, image_only_attention)
     text_sites = tuple(site for site in backbone.sites if site.reads_text)
-    class_count = sum(len(span.classes) for span in spans)
-    columns = torch.stack([span.averaging_matrix(class_count) for span in spans])
-    columns = columns.to(latents.device)  # [P, L, N]
-    noised = steps.noised(latents, noise)
-    count, total = len(steps), len(texts) * len(steps)
-
+    images, device = len(passes.latents), passes.latents.device
+    classes = [0] * images
+    for span, owner in zip(spans, passes.owners.tolist(), strict=True):
+        classes[owner] += len(span.classes)
+    columns = torch.stack([span.averaging_matrix(max(classes)) for span in spans])
+    columns = columns.to(device)  # [P, L, N]
     done = 0
 
     def work(size: int) -> tuple[AttentionReader, dict[Site, Tensor]]:
         nonlocal done
         progress.advance(-done)  # sums cannot be resumed: after a failure they start anew
         done = 0
-        reader = AttentionReader(backbone.sites, labels)
+        reader = AttentionReader(backbone.sites, labels, images)
         sums: dict[Site, Tensor] = {}
         with reader.attached(backbone.denoiser):
-            for first in range(0, total, size):
-                pairs = torch.arange(first, min(first + size, total))
-                text, step = (pairs // count).to(latents.device), pairs % count
-                reader.columns = columns[text]
-                backbone.predict(noised[step.to(latents.device)], steps[step], texts[text])
+            while done < len(passes):
+                part = passes.batch(done, done + size)
+                reader.columns, reader.owners = columns[part.text.to(device)], part.image
+                backbone.predict(part.z, part.steps, part.texts)
                 for site, maps in reader.cross.items():
-                    sums[site] = sums.get(site, 0) + maps.sum(0)
-                progress.advance(len(pairs))
-                done += len(pairs)
+                    if site not in sums:
+                        sums[site] = maps.new_zeros(images, *maps.shape[1:])
+                    add_by_owner(sums[site], maps, part.image)
+                progress.advance(len(part.z))
+                done += len(part.z)
         return reader, sums
 
-    reader, sums = batch_size.attempt(latents, total, "collect", work)
-    height, width = latents.shape[-2:]
+    reader, sums = batch_size.attempt(passes.latents, len(passes), "collect", work)
+    height, width = passes.latents.shape[-2:]
     grid_site = next(iter(labels), text_sites[0])
-    return AttentionMaps(
-        cross=tuple(sums[site] / count for site in text_sites),
-        factors=tuple(site.factor for site in text_sites),
-        middle=middle_index(text_sites),
-        self_attention=_matrices(reader, self_attention),
-        grid=grid_site.grid((height, width)),
-    )
+    layers = text_layers(backbone.sites)
+    return [
+        AttentionMaps(
+            cross=tuple(sums[site][image, :count] / passes.steps_each for site in text_sites),
+            layers=layers,
+            self_attention=_matrices(reader, self_attention, image),
+            grid=grid_site.grid((height, width)),
+        )
+        for image, count in enumerate(classes)
+    ]
+
+
+def images_at_once(backbone: Backbone, latents: Tensor, self_attention: str) -> int:
+    """How many images like latents [1, C, h, w] are collected together: at least one."""
+    labels = self_labels(backbone.sites, self_attention, False)
+    height, width = latents.shape[-2:]
+    grids = {label: site.grid((height, width)) for site, label in labels.items()}
+    held = sum((rows * columns) ** 2 for rows, columns in grids.values())
+    return min(_MOST_IMAGES, max(1, _SELF_BUDGET // max(held, 1)))
 
 
 def self_labels(
@@ -97,21 +112,15 @@ def self_labels(
     }
 
 
-def _matrices(reader: AttentionReader, self_attention: str) -> tuple[Tensor, ...]:
-    """The matrices S1, S2 ... in the order in which they are applied."""
+def _matrices(reader: AttentionReader, self_attention: str, image: int) -> tuple[Tensor, ...]:
+    """An image's matrices S1, S2 ... in the order in which they are applied."""
     if self_attention == "none":
         return ()
-    everything = reader.self_mean(*reader.self_sums)
+    everything = reader.self_mean(*reader.self_sums, image=image)
     if self_attention == "once":
         return (everything,)
     if self_attention == "twice":
         return (everything, everything)
     if "up" not in reader.self_sums:
         raise ValueError("self_attention='up-after-all' needs a UNet; use 'twice' on this model")
-    return everything, reader.self_mean("up")
-
-
-def middle_index(text_sites: Sequence[Site]) -> float:
-    """The index of the middle text layer: the mid block's, or the middle of the list."""
-    middle = [index for index, site in enumerate(text_sites) if site.place == "mid"]
-    return sum(middle) / len(middle) if middle else (len(text_sites) - 1) / 2
+    return everything, reader.self_mean("up", image=image)

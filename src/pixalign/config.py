@@ -5,12 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pixalign.schedule import STRATEGIES, WEIGHTINGS
 from pixalign.types import allowed
 
 PRESETS = ("default", "paper", "official", "uncalibrated")
+
+# What holds where neither the caller nor the model says otherwise.
+FALLBACK: Mapping[str, Any] = MappingProxyType(
+    {"cross_weights": "resolution", "collect_strategy": "small", "threshold": 0.4}
+)
+# What a model's own settings may say; see `AlignConfig.resolved`.
+MODEL_SETTINGS = ("cross_weights", "collect_range", "threshold", "uncalibrated_threshold")
 SELF_ATTENTION = ("once", "twice", "up-after-all", "none")
 CROSS_WEIGHTS = ("resolution", "gaussian", "uniform")
 
@@ -22,6 +30,9 @@ class AlignConfig:
     ``AlignConfig()`` is this library's default. ``paper()`` is what the paper writes,
     ``official()`` what the authors' released code computes, ``uncalibrated()`` the default
     without the ELBO. Each preset takes overrides: ``AlignConfig.paper(gamma=1 / 2)``.
+
+    None leaves a choice to the model: its folder may carry settings of its own, else `FALLBACK`
+    holds. That is so for ``cross_weights``, the collecting timesteps and ``threshold``.
     """
 
     # Calibration, Eq. 5 and line 7.
@@ -38,7 +49,7 @@ class AlignConfig:
 
     # Collecting attention, Eq. 4.
     collect_steps: int = 10
-    collect_strategy: str = "small"
+    collect_strategy: str | None = None
     collect_range: tuple[float, float] | None = None
     collect_timesteps: tuple[int, ...] | None = None
 
@@ -48,14 +59,17 @@ class AlignConfig:
     columns: Literal["name", "phrase"] = "name"
     text_columns: Literal["all", "clip"] = "all"
 
-    # From layers to heatmaps. Weights by rank of resolution, lowest first, may be given.
-    cross_weights: str | tuple[float, ...] = "resolution"
+    # From layers to heatmaps. Weights may be given by rank of resolution, lowest first, or by
+    # the names of layers.
+    cross_weights: str | tuple[float, ...] | Mapping[str, float] | None = field(
+        default=None, hash=False
+    )
     self_attention: str = "once"
     image_only_attention: bool = False
 
     # Pictures in, masks out.
     resize: Literal["square", "keep"] = "square"
-    threshold: float = 0.4
+    threshold: float | None = None
     temperature: float = 0.1
     weak_activation: float = 1.2
 
@@ -67,7 +81,9 @@ class AlignConfig:
             if getattr(self, name) is not None:
                 plain = (x.item() if hasattr(x, "item") else x for x in getattr(self, name))
                 object.__setattr__(self, name, tuple(plain))
-        if not isinstance(self.cross_weights, str):
+        if isinstance(self.cross_weights, Mapping):
+            object.__setattr__(self, "cross_weights", dict(self.cross_weights))
+        elif self.cross_weights is not None and not isinstance(self.cross_weights, str):
             object.__setattr__(self, "cross_weights", tuple(map(float, self.cross_weights)))
         self._check_numbers()
         self._check_choices()
@@ -81,11 +97,13 @@ class AlignConfig:
 
     def _check_numbers(self) -> None:
         for name in ("gamma", "threshold", "temperature", "weak_activation"):
+            if name == "threshold" and self.threshold is None:
+                continue
             if not isinstance(getattr(self, name), float | int):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: a number")
         if not 0 < self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma!r}; allowed: 0 < gamma <= 1")
-        if not 0 <= self.threshold <= 1:
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold is {self.threshold!r}; allowed: 0 to 1")
         for name in ("temperature", "weak_activation"):
             if not getattr(self, name) > 0:
@@ -109,7 +127,7 @@ class AlignConfig:
         allowed("calibrate", self.calibrate, (True, False))
         allowed("image_only_attention", self.image_only_attention, (True, False))
         allowed("elbo_strategy", self.elbo_strategy, tuple(STRATEGIES))
-        allowed("collect_strategy", self.collect_strategy, tuple(STRATEGIES))
+        allowed("collect_strategy", self.collect_strategy, (*STRATEGIES, None))
         allowed("elbo_weighting", self.elbo_weighting, WEIGHTINGS)
         allowed("elbo_text", self.elbo_text, ("phrase", "name"))
         allowed("prompt_order", self.prompt_order, ("sorted", "given"))
@@ -117,17 +135,23 @@ class AlignConfig:
         allowed("text_columns", self.text_columns, ("all", "clip"))
         allowed("self_attention", self.self_attention, SELF_ATTENTION)
         allowed("resize", self.resize, ("square", "keep"))
-        if isinstance(self.cross_weights, str):
-            allowed("cross_weights", self.cross_weights, CROSS_WEIGHTS)
-        elif not all(0 <= w < float("inf") for w in self.cross_weights) or not any(
-            self.cross_weights
-        ):
-            raise ValueError(
-                f"cross_weights is {self.cross_weights!r}; allowed: {', '.join(CROSS_WEIGHTS)} "
-                "or one weight >= 0 for each resolution, lowest first, not all 0"
-            )
+        self._check_cross_weights()
         if self.template.count("{}") != 1 or self.template.count("{") != 1:
             raise ValueError(f"template is {self.template!r}; it needs exactly one {{}}")
+
+    def _check_cross_weights(self) -> None:
+        given = self.cross_weights
+        if given is None:
+            return
+        if isinstance(given, str):
+            allowed("cross_weights", given, CROSS_WEIGHTS)
+            return
+        weights = list(given.values()) if isinstance(given, Mapping) else list(given)
+        if not any(weights) or not all(0 <= weight < float("inf") for weight in weights):
+            raise ValueError(
+                f"cross_weights is {given!r}; allowed: {', '.join(CROSS_WEIGHTS)}, or weights "
+                ">= 0, not all 0, one for each resolution, lowest first, or by name of layer"
+            )
 
     @classmethod
     def default(cls, **overrides: Any) -> AlignConfig:
@@ -136,7 +160,10 @@ class AlignConfig:
 
     @classmethod
     def paper(cls, **overrides: Any) -> AlignConfig:
-        """What the paper writes: the likelihood weighting -lambda'(t), classes as given."""
+        """What the paper writes: the likelihood weighting -lambda'(t), classes as given.
+
+        Layers and collecting timesteps are the model's own where it has any.
+        """
         return cls(**{"elbo_weighting": "likelihood", "prompt_order": "given"} | overrides)
 
     @classmethod
@@ -147,6 +174,7 @@ class AlignConfig:
         mean self-attention twice. On SD3 it follows the code's flow path.
         """
         settings: dict[str, Any] = {
+            "cross_weights": "resolution",
             "elbo_timesteps": tuple(range(1, 1000, 50)),
             "collect_timesteps": tuple(range(20, 201, 20)),
             "prompt_order": "given",
@@ -181,9 +209,39 @@ class AlignConfig:
         built: AlignConfig = getattr(cls, name)(**overrides)
         return built
 
-    def for_family(self, family: str) -> AlignConfig:
-        """The settings in force on that family: ``by_family`` applied and emptied."""
-        return dataclasses.replace(self, **dict(self.by_family.get(family, {}), by_family={}))
+    @property
+    def collect_count(self) -> int:
+        """How many timesteps attention is collected at."""
+        return len(self.collect_timesteps or ()) or self.collect_steps
+
+    @property
+    def elbo_count(self) -> int:
+        """How many timesteps the ELBO visits."""
+        return len(self.elbo_timesteps or ()) or self.elbo_steps
+
+    def resolved(self, family: str = "", own: Mapping[str, Any] | None = None) -> AlignConfig:
+        """The settings in force on a model of that family with settings of its own.
+
+        ``by_family`` is applied and emptied; what is still None is taken from ``own``
+        (`MODEL_SETTINGS`; "uncalibrated_threshold" is the threshold without calibration), then
+        from `FALLBACK`.
+        """
+        chosen = dataclasses.replace(self, **dict(self.by_family.get(family, {}), by_family={}))
+        settings = dict(own or {})
+        if not chosen.calibrate:
+            settings["threshold"] = settings.get(
+                "uncalibrated_threshold", settings.get("threshold")
+            )
+        free: dict[str, Any] = {
+            name: settings.get(name) if settings.get(name) is not None else FALLBACK[name]
+            for name in ("cross_weights", "threshold")
+            if getattr(chosen, name) is None
+        }
+        if chosen.collect_strategy is None:
+            free["collect_strategy"] = FALLBACK["collect_strategy"]
+            if chosen.collect_range is None and chosen.collect_timesteps is None:
+                free["collect_range"] = settings.get("collect_range")
+        return dataclasses.replace(chosen, **free)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values; ``AlignConfig(**config.to_dict())`` equals the config."""

@@ -1,46 +1,35 @@
-"""The diffusion loss of an image under each text: how well the model knows it (Eq. 2)."""
+"""The diffusion loss of images under texts: how well the model knows them (Eq. 2)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from pixalign.backbones import Backbone, TextCondition
+from pixalign.backbones import Backbone
 from pixalign.batching import BatchSize
+from pixalign.plan import Passes
 from pixalign.progress import Progress
-from pixalign.schedule import Steps
 
 
-def losses(
-    backbone: Backbone,
-    latents: Tensor,
-    texts: TextCondition,
-    steps: Steps,
-    noise: Tensor,
-    batch_size: BatchSize,
-    progress: Progress,
-) -> Tensor:
-    """Mean squared epsilon-error of latents [1, C, h, w] for N texts at T steps.
+def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: Progress) -> Tensor:
+    """Mean squared epsilon-error of each of P texts at its image's T steps.
 
-    ``noise`` [T, C, h, w] is shared by all texts, so that differences between them are due to
-    the text alone. All (text, step) pairs go through the network in batches, with its own fused
-    attention. Returns float32 [N, T] on the CPU: unweighted, without the factor 1/2.
+    The noise is shared by all texts of an image, so that differences between them are due to
+    the text alone. All passes go through the network in batches, with its own fused attention.
+    Returns float32 [P, T] on the CPU: unweighted, without the factor 1/2.
     """
-    count, total = len(steps), len(texts) * len(steps)
-    noised = steps.noised(latents, noise)
-    errors = torch.empty(total, device=latents.device)
+    errors = torch.empty(len(passes), device=passes.latents.device)
     done = 0
 
     def work(size: int) -> None:
         nonlocal done
-        while done < total:
-            pairs = torch.arange(done, min(done + size, total))
-            text, step = pairs // count, pairs % count
-            place = step.to(latents.device)
-            estimate = backbone.epsilon(noised[place], steps[step], texts[text.to(latents.device)])
-            errors[pairs] = (estimate - noise[place]).square().mean(dim=(1, 2, 3))
-            done += len(pairs)
-            progress.advance(len(pairs))
+        while done < len(passes):
+            part = passes.batch(done, done + size)
+            estimate = backbone.epsilon(part.z, part.steps, part.texts)
+            last = done + len(part.z)
+            errors[done:last] = (estimate - part.noise).square().mean(dim=(1, 2, 3))
+            progress.advance(last - done)
+            done = last
 
-    batch_size.attempt(latents, total, "elbo", work)
-    return errors.reshape(len(texts), count).cpu()
+    batch_size.attempt(passes.latents, len(passes), "elbo", work)
+    return errors.reshape(-1, passes.steps_each).cpu()

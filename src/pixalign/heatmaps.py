@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from einops import rearrange
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from pixalign.calibrate import minmax
-from pixalign.types import Size
+from pixalign.types import Layers, Size, allowed
 
 _ROWS_AT_ONCE = 1024  # of a self-attention matrix, while it is multiplied
 
@@ -19,19 +19,25 @@ _ROWS_AT_ONCE = 1024  # of a self-attention matrix, while it is multiplied
 _BY_RESOLUTION = (15.0, 10.0, 1.0, 1.0)
 
 
-def layer_weights(
-    factors: Sequence[int], middle: float, scheme: str | tuple[float, ...]
-) -> list[float]:
-    """The weight of each cross-attention layer, given its downsampling factor.
+CrossWeights = str | tuple[float, ...] | Mapping[str, float]
+
+
+def layer_weights(layers: Layers, scheme: CrossWeights) -> list[float]:
+    """The weight of each cross-attention layer.
 
     "resolution": 15, 10, 1, 1 from the lowest resolution up (two resolutions: 15, 1; one: all
     alike); a tuple gives these weights itself. "gaussian": exp(-(l - middle)^2 / 18) for layer l.
+    A mapping gives layers their weights by name; those it does not name have none.
     """
     if scheme == "uniform":
-        return [1.0] * len(factors)
+        return [1.0] * len(layers)
     if scheme == "gaussian":
-        return [math.exp(-((layer - middle) ** 2) / 18) for layer in range(len(factors))]
-    ranks = sorted(set(factors), reverse=True)
+        return [math.exp(-((layer - layers.middle) ** 2) / 18) for layer in range(len(layers))]
+    if isinstance(scheme, Mapping):
+        for name in scheme:
+            allowed("a layer in cross_weights", name, layers.names)
+        return [float(scheme.get(name, 0.0)) for name in layers.names]
+    ranks = sorted(set(layers.factors), reverse=True)
     if isinstance(scheme, str):
         weights: tuple[float, ...] = (15.0, 1.0) if len(ranks) == 2 else _BY_RESOLUTION
         weights += (1.0,) * (len(ranks) - len(weights))
@@ -41,21 +47,17 @@ def layer_weights(
         )
     else:
         weights = scheme
-    return [weights[ranks.index(factor)] for factor in factors]
+    return [weights[ranks.index(factor)] for factor in layers.factors]
 
 
-def combine_layers(
-    cross: Sequence[Tensor],
-    factors: Sequence[int],
-    middle: float,
-    scheme: str | tuple[float, ...],
-) -> Tensor:
+def combine_layers(cross: Sequence[Tensor], layers: Layers, scheme: CrossWeights) -> Tensor:
     """The weighted mean of layers [..., h_l, w_l], at the highest resolution among them."""
-    weights = layer_weights(factors, middle, scheme)
+    weights = layer_weights(layers, scheme)
     size = max((layer.shape[-2:] for layer in cross), key=lambda grid: grid[0] * grid[1])
     sums: dict[int, Tensor] = {}  # layers of one resolution first: each is enlarged once
-    for layer, factor, weight in zip(cross, factors, weights, strict=True):
-        sums[factor] = sums.get(factor, 0) + weight * layer
+    for layer, factor, weight in zip(cross, layers.factors, weights, strict=True):
+        if weight:
+            sums[factor] = sums.get(factor, 0) + weight * layer
     total = sum(resize(layer, (size[0], size[1])) for layer in sums.values())
     assert isinstance(total, Tensor)
     return total / sum(weights)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pixalign.backbones import Backbone
+from pixalign.backbones import Backbone, TextCondition
 from pixalign.config import AlignConfig
 from pixalign.prompts import Classes, Prompt, as_phrases, canonical_order, locate, split
 from pixalign.schedule import Schedule, Steps, positions
@@ -29,6 +30,67 @@ class Visit:
 
     steps: Steps
     noise: Tensor
+
+    @classmethod
+    def concatenate(cls, visits: Sequence[Visit]) -> Visit:
+        """One visit after the other."""
+        return cls(
+            Steps.concatenate([visit.steps for visit in visits]),
+            torch.cat([visit.noise for visit in visits]),
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some passes: noised latents and their noise [b, C, h, w], steps [b], texts [b].
+
+    ``text`` and ``image`` int64 [b], on the CPU, say whose passes these are.
+    """
+
+    z: Tensor
+    noise: Tensor
+    steps: Steps
+    texts: TextCondition
+    text: Tensor
+    image: Tensor
+
+
+@dataclass(frozen=True)
+class Passes:
+    """P texts, each shown with its image at the image's T timesteps: P * T forward passes.
+
+    ``latents`` [B, C, h, w]; ``owners`` int64 [P], ascending, says to which image a text
+    belongs; ``visit`` holds the B * T steps and noises, image by image.
+    """
+
+    latents: Tensor
+    texts: TextCondition
+    owners: Tensor
+    visit: Visit
+
+    @classmethod
+    def of_one(cls, latents: Tensor, texts: TextCondition, visit: Visit) -> Passes:
+        """All texts with one image [1, C, h, w]."""
+        return cls(latents, texts, torch.zeros(len(texts), dtype=torch.long), visit)
+
+    def __len__(self) -> int:
+        return len(self.texts) * self.steps_each
+
+    @property
+    def steps_each(self) -> int:
+        """T."""
+        return len(self.visit.steps) // len(self.latents)
+
+    def batch(self, first: int, last: int) -> Batch:
+        """Passes first .. last - 1: all steps of the first text, then of the second ..."""
+        index = torch.arange(first, min(last, len(self)))
+        text = index // self.steps_each
+        image = self.owners[text]
+        place = image * self.steps_each + index % self.steps_each
+        device = self.latents.device
+        steps, noise = self.visit.steps[place], self.visit.noise[place.to(device)]
+        z = steps.noised(self.latents[image.to(device)], noise)
+        return Batch(z, noise, steps, self.texts[text.to(device)], text, image)
 
 
 def plan_words(
@@ -74,28 +136,30 @@ def plan_visits(
     so collecting sees the same noise whether or not an ELBO follows.
     """
     shape = latents.shape[1:]
-    collect_count = len(config.collect_timesteps or ()) or config.collect_steps
-    elbo_count = len(config.elbo_timesteps or ()) or config.elbo_steps
+    counts = (
+        [config.collect_count, config.elbo_count] if config.calibrate else [config.collect_count]
+    )
     noise = [
         torch.randn((count, *shape), generator=own, device=own.device, dtype=torch.float32)
-        for count in ([collect_count, elbo_count] if config.calibrate else [collect_count])
+        for count in counts
     ]
 
     def steps(
-        strategy: str,
+        strategy: str | None,
         count: int,
         bounds: tuple[float, float] | None,
         indices: tuple[int, ...] | None,
     ) -> Steps:
         if indices is not None:
             return schedule.at_indices(indices)
+        assert strategy is not None, "the config must be resolved"
         return schedule.at_positions(positions(strategy, count, bounds, own))
 
     collecting = steps(
-        config.collect_strategy, collect_count, config.collect_range, config.collect_timesteps
+        config.collect_strategy, counts[0], config.collect_range, config.collect_timesteps
     )
     collect = Visit(collecting, noise[0].to(latents.device))
     if not config.calibrate:
         return collect, None
-    scoring = steps(config.elbo_strategy, elbo_count, config.elbo_range, config.elbo_timesteps)
+    scoring = steps(config.elbo_strategy, counts[1], config.elbo_range, config.elbo_timesteps)
     return collect, Visit(scoring, noise[1].to(latents.device))

@@ -48,8 +48,14 @@ class Steps:
         """The steps of those indices, repeats allowed."""
         return Steps(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Steps]) -> Steps:
+        """All steps of the parts, in order."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
     def noised(self, latents: Tensor, noise: Tensor) -> Tensor:
-        """z_t (Eq. 1) of latents [1, C, h, w] under noise [T, C, h, w], one per step."""
+        """z_t (Eq. 1) of latents [1 or T, C, h, w] under noise [T, C, h, w], one per step."""
         alpha, sigma = (per_step(x, noise) for x in (self.alpha, self.sigma))
         return alpha * latents + sigma * noise
 

@@ -47,18 +47,32 @@ class TokenSpans:
 
 
 @dataclass(frozen=True)
+class Layers:
+    """A network's text-reading layers, in the order in which it runs them.
+
+    One side of layer l's cells covers ``factors[l]`` latent positions; ``names[l]`` is such as
+    "up-4-2", the second layer on the way up with factor 4; ``middle`` is the (fractional) index
+    of the middle layer.
+    """
+
+    names: tuple[str, ...]
+    factors: tuple[int, ...]
+    middle: float
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
 class AttentionMaps:
     """What one image's collecting passes leave behind, averaged over heads and timesteps.
 
-    ``cross[l]`` is layer l's map of every class, float32 [N, h_l, w_l], in the order in which
-    the network runs its layers; ``factors[l]`` says how many latent positions one side of its
-    cells covers and ``middle`` is the (fractional) index of the middle layer.
-    ``self_attention`` are float32 [h*w, h*w] matrices over ``grid``, to be applied in order.
+    ``cross[l]`` is layer l's map of every class, float32 [N, h_l, w_l]. ``self_attention`` are
+    float32 [h*w, h*w] matrices over ``grid``, to be applied in order.
     """
 
     cross: tuple[Tensor, ...]
-    factors: tuple[int, ...]
-    middle: float
+    layers: Layers
     self_attention: tuple[Tensor, ...]
     grid: Size
 

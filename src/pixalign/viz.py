@@ -6,7 +6,10 @@ import colorsys
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw, ImageFont
+
+# Heatmap colours at equal distances from 0 to 1; lightness rises all the way.
+_HEAT = ("#000004", "#280b53", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac127", "#fcffa4")
 
 # Rings of twelve hues, each with its own (lightness, saturation).
 _RINGS = ((0.58, 0.9), (0.38, 0.8), (0.76, 0.85), (0.5, 0.45))
@@ -21,6 +24,26 @@ def palette(count: int) -> np.ndarray:
         hue = 0.01 + place * 5 % 12 / 12 + ring / 24  # neighbours in the list lie far apart
         colours.append(colorsys.hls_to_rgb(hue % 1, lightness, saturation))
     return np.round(np.array(colours) * 255).astype(np.uint8)
+
+
+def heat(heatmap: np.ndarray) -> Image.Image:
+    """A heatmap [H, W] in [0, 1] in colours: black is 0, then violet, red, orange, pale yellow."""
+    stops = np.array([ImageColor.getrgb(colour) for colour in _HEAT], dtype=np.float32)
+    places = np.linspace(0, 1, len(stops))
+    channels = [np.interp(heatmap, places, stops[:, channel]) for channel in range(3)]
+    return Image.fromarray(np.round(np.stack(channels, axis=-1)).astype(np.uint8))
+
+
+def tinted(image: Image.Image, mask: np.ndarray, opacity: float = 0.7) -> Image.Image:
+    """The image in grey with each label's pixels in its colour of the palette, outlined in white.
+
+    ``mask`` [H, W] holds 0 for background; the picture keeps its size.
+    """
+    grey = 0.35 * 255 + 0.65 * np.asarray(image.convert("L"), dtype=np.float32)[..., None]
+    share = np.where(mask[..., None] > 0, opacity, 0.0)
+    blended = grey * (1 - share) + palette(int(mask.max()))[mask] * share
+    blended[outline(mask)] = 255
+    return Image.fromarray(np.round(blended).astype(np.uint8))
 
 
 def overlay(

@@ -27,20 +27,27 @@ _PROBABILITY_BUDGET = 2**25
 class AttentionReader:
     """Collects head-mean attention of some sites, averaged over a class's text columns.
 
-    Set ``columns`` before a forward pass; inside ``with reader.attached(denoiser)`` every pass
-    leaves each text site's maps in ``cross`` and adds to the running sums of image-to-image
-    attention in ``self_sums``.
+    Set ``columns``, and ``owners`` where several images are read, before a forward pass; inside
+    ``with reader.attached(denoiser)`` every pass leaves each text site's maps in ``cross`` and
+    adds to each image's running sums of image-to-image attention in ``self_sums``.
     """
 
-    def __init__(self, sites: Sequence[Site], self_labels: Mapping[Site, str] | None = None):
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        self_labels: Mapping[Site, str] | None = None,
+        images: int = 1,
+    ) -> None:
         """``self_labels`` names the running sum into which a site's self-attention goes."""
         self.sites = tuple(sites)
+        self.images = images
         self.self_labels = dict(self_labels or {})
         self.columns: Tensor | None = None  # [B, L, N] averaging matrices of the rows read
         self.rows = slice(None)  # rows of the network's batch to read
         self.cross: dict[Site, Tensor] = {}  # float32 [B, N, h, w] of the last pass
-        self.self_sums: dict[str, Tensor] = {}  # float32 [h*w, h*w]
-        self.self_counts: dict[str, int] = {}
+        self.owners: Tensor | None = None  # int64 [B], ascending, CPU: each row's image
+        self.self_sums: dict[str, Tensor] = {}  # float32 [images, h*w, h*w]
+        self.self_counts: dict[str, Tensor] = {}  # int64 [images]
         self._latent: Size = (0, 0)
 
     @contextmanager
@@ -59,11 +66,11 @@ class AttentionReader:
                     hooks.callback(handle.remove)
             yield self
 
-    def self_mean(self, *labels: str) -> Tensor:
-        """Mean image-to-image attention over everything added under those labels."""
-        total = sum(self.self_sums[label] for label in labels)
+    def self_mean(self, *labels: str, image: int = 0) -> Tensor:
+        """Mean image-to-image attention of an image over everything added under those labels."""
+        total = sum(self.self_sums[label][image] for label in labels)
         assert isinstance(total, Tensor)
-        return total / sum(self.self_counts[label] for label in labels)
+        return total / sum(int(self.self_counts[label][image]) for label in labels)
 
     def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         height, width = network_input(args, kwargs).shape[-2:]
@@ -86,6 +93,7 @@ class AttentionReader:
         query, key = queries_and_keys(site.module, hidden, encoder)
         images = query.shape[2] if site.reads_image else 0
         label = self.self_labels.get(site)
+        owners = torch.zeros(len(query), dtype=torch.long) if self.owners is None else self.owners
         cross = []
         for batch, rows, probabilities in _head_mean(site.module, query, key, mask):
             if site.reads_text:
@@ -93,18 +101,33 @@ class AttentionReader:
                 columns = self.columns[batch].to(probabilities)
                 cross.append((batch, rows, probabilities[..., images:] @ columns))
             if label is not None:
-                self._add_self(label, query.shape[2], rows, probabilities[..., :images])
+                self._add_self(label, rows, probabilities[..., :images], owners[batch])
         if label is not None:
-            self.self_counts[label] = self.self_counts.get(label, 0) + len(query)
+            counts = torch.bincount(owners, minlength=self.images)
+            self.self_counts[label] = self.self_counts.get(label, 0) + counts
         if site.reads_text:
             maps = _assemble(cross, len(query), query.shape[2])  # [B, h*w, N]
             height, width = site.grid(self._latent)
             self.cross[site] = rearrange(maps, "b (h w) n -> b n h w", h=height, w=width)
 
-    def _add_self(self, label: str, count: int, rows: slice, probabilities: Tensor) -> None:
+    def _add_self(self, label: str, rows: slice, probabilities: Tensor, owners: Tensor) -> None:
         if label not in self.self_sums:
-            self.self_sums[label] = probabilities.new_zeros(count, count)
-        self.self_sums[label][rows] += probabilities.sum(0)
+            count = probabilities.shape[-1]
+            self.self_sums[label] = probabilities.new_zeros(self.images, count, count)
+        add_by_owner(self.self_sums[label][:, rows], probabilities, owners)
+
+
+def add_by_owner(totals: Tensor, values: Tensor, owners: Tensor) -> None:
+    """totals[owners[i]] += values[i] for owners int64 [B] on the CPU, ascending.
+
+    A matrix product, because scattered additions on a GPU do not repeat to the bit.
+    """
+    first, last = int(owners[0]), int(owners[-1]) + 1
+    if last - first == 1:
+        totals[first] += values.sum(0)
+        return
+    share = (torch.arange(first, last)[:, None] == owners[None]).to(values)
+    totals[first:last] += (share @ values.flatten(1)).reshape(-1, *values.shape[1:])
 
 
 def network_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

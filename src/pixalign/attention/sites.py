@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
 
-from pixalign.types import Size
+from pixalign.types import Layers, Size
 
 Kind = Literal["cross", "self", "joint"]
 Place = Literal["down", "mid", "up", "joint"]
@@ -40,3 +41,20 @@ class Site:
     def grid(self, latent: Size) -> Size:
         """(height, width) of the site's queries for a latent of that (height, width)."""
         return -(-latent[0] // self.factor), -(-latent[1] // self.factor)
+
+
+def text_layers(sites: Sequence[Site]) -> Layers:
+    """The layers among the sites that read text."""
+    reading = [site for site in sites if site.reads_text]
+    seen: dict[tuple[str, int], int] = {}
+    names = []
+    for site in reading:
+        kind = (site.place, site.factor)
+        seen[kind] = seen.get(kind, 0) + 1
+        names.append(f"{site.place}-{site.factor}-{seen[kind]}")
+    middle = [index for index, site in enumerate(reading) if site.place == "mid"]
+    return Layers(
+        names=tuple(names),
+        factors=tuple(site.factor for site in reading),
+        middle=sum(middle) / len(middle) if middle else (len(reading) - 1) / 2,
+    )

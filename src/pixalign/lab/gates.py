@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pixalign.attention import AttentionReader, Site
+from pixalign.attention import AttentionReader, Site, text_layers
 from pixalign.backbones.load import resolve_device
 from pixalign.backbones.sd import unet_sites
 from pixalign.heatmaps import combine_layers, resize
@@ -105,6 +105,7 @@ def gates(unet: Any, text_encoder: Any, scenes: GateScenes) -> dict[str, Any]:
     single-object scenes in which the highest cell of the mean map lies on the object.
     """
     sites = [site for site in unet_sites(unet) if site.reads_text]
+    names = text_layers(sites).names
     steps = DiscreteSchedule(alphas_cumprod()).at_positions(torch.tensor(POSITIONS))
     layers: dict[str, dict[str, Any]] = {}
     pointing: dict[str, float] = {}
@@ -114,7 +115,7 @@ def gates(unet: Any, text_encoder: Any, scenes: GateScenes) -> dict[str, Any]:
         maps = _read(unet, text_encoder, sites, noised, int(steps.time[index]), scenes)
         finest = max((m.shape[-2:] for m in maps.values()), key=lambda grid: grid[0] * grid[1])
         grid = (finest[0], finest[1])
-        named = {_name(sites, i): resize(maps[site], grid) for i, site in enumerate(sites)}
+        named = {name: resize(maps[site], grid) for name, site in zip(names, sites, strict=True)}
         named["all"] = _combined(list(maps.values()), sites)
         for name, values in named.items():
             entry = _layer(values[: scenes.several], scenes.objects[: scenes.several])
@@ -162,20 +163,13 @@ def _read(
     return {site: torch.cat(found) for site, found in parts.items()}
 
 
-def _name(sites: Sequence[Site], index: int) -> str:
-    """Such as "up-4-2": the second layer on the way up whose cells cover 4 x 4 latent places."""
-    site = sites[index]
-    like = [s for s in sites[: index + 1] if (s.place, s.factor) == (site.place, site.factor)]
-    return f"{site.place}-{site.factor}-{len(like)}"
-
-
 def _combined(maps: Sequence[Tensor], sites: Sequence[Site]) -> Tensor:
     """The plain mean over layers, each map first divided by its own mean: [B, K + 1, h, w]."""
     scale = [m.mean((2, 3), keepdim=True).clamp_min(1e-12) for m in maps]
     for means in scale:
         means[:, -1] = 1  # the mass on start, end and padding stays what it is
     scaled = [m / means for m, means in zip(maps, scale, strict=True)]
-    return combine_layers(scaled, [site.factor for site in sites], 0.0, "uniform")
+    return combine_layers(scaled, text_layers(sites), "uniform")
 
 
 def _layer(maps: Tensor, objects: Tensor) -> dict[str, float]:

@@ -43,6 +43,10 @@ class Stage(Protocol):
         """Write the finished (averaged) model."""
         ...
 
+    def adopt(self, model: nn.Module, folder: Path) -> None:
+        """Give the model the weights of a saved pipeline."""
+        ...
+
     def close(self) -> None:
         """Stop whatever works in the background."""
         ...
@@ -100,6 +104,8 @@ class Loop:
             if self.step % recipe["evaluate_every"] == 0:
                 figures = self._evaluate(begun, watch)
                 mark, mark_step = time.monotonic(), self.step
+            if self.step in recipe["snapshots"]:
+                self.stage.export(self.ema, self.out / f"step-{self.step:06d}")
             if time.monotonic() - saved > 60 * recipe["checkpoint_minutes"]:
                 self.save()
                 saved = time.monotonic()
@@ -128,7 +134,13 @@ class Loop:
         _write({"step": self.step, "recipe": self.recipe, **half}, self.out / "weights.pt")
 
     def load(self, path: Path) -> None:
-        """Continue from a checkpoint, or from weights alone with a new optimizer and warm-up."""
+        """Continue from a checkpoint; from weights alone with a new optimizer and warm-up; or
+        begin anew from the weights of a saved pipeline."""
+        if (path / "model_index.json").is_file():
+            for module in (self.model, self.ema):
+                self.stage.adopt(module, path)
+            print(f"begun from {path}", flush=True)
+            return
         path = path / "checkpoint.pt" if path.is_dir() else path
         if not path.is_file():
             raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")

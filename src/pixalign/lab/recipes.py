@@ -26,6 +26,7 @@ COMMON: Recipe = {
     "log_every": 100,
     "evaluate_every": 1000,
     "checkpoint_minutes": 2.0,
+    "snapshots": (),  # steps after which the averaged model is exported as well
     "workers": 0,  # processes that sample scenes ahead; 0: one thread
     "notes": {},  # hardware, minutes, what came out; not read
 }
@@ -57,10 +58,11 @@ DENOISER: Recipe = {
     "steps": 45000,
     "batch": 256,
     "lr": 1e-3,
-    "timesteps": "uniform",  # or "logit-normal"
+    "timesteps": "uniform",  # or "logit-normal", or "half" the batch each
     "timestep_mean": -0.5,
     "timestep_std": 1.0,
-    "bank": {"count": 200_000, "batch": 1024, "refresh": 0},  # a new bank every so many steps
+    # Encoded scenes, from which number on; a new bank every so many steps.
+    "bank": {"first": 0, "count": 200_000, "batch": 1024, "refresh": 0},
     "text": {"layers": 0, "hidden": 160, "heads": 4, "position_gain": 0.3, "frozen": False},
     "unet": {
         "channels": (64, 128, 160),

@@ -23,6 +23,7 @@ from pixalign.lab.models import (
     build_unet,
     build_vae,
     half_copy,
+    load_pipeline,
     load_vae,
     parameter_count,
     save_classifier,
@@ -118,6 +119,10 @@ class VaeStage:
             "latent_std": float(latents.std()) / model.config.scaling_factor,
         }
 
+    def adopt(self, model: Any, folder: Path) -> None:
+        """Take the pipeline's VAE."""
+        model.load_state_dict(load_vae(folder, self.device).state_dict())
+
     def export(self, model: Any, out: Path) -> None:
         """A VAE in float16 whose scaled latents have unit variance over held-out scenes."""
         raw = in_parts(lambda part: encode(model, part), self.held_out.images)
@@ -166,6 +171,10 @@ class ClassifierStage:
         found = in_parts(lambda part: model(part).argmax(1), self.held_out.images)
         return judge.accuracies(found.cpu(), labels.cpu())
 
+    def adopt(self, model: nn.Module, folder: Path) -> None:
+        """A pipeline has no classifier."""
+        raise ValueError(f"{str(folder)!r} is a pipeline; a classifier continues from its own run")
+
     def export(self, model: nn.Module, out: Path) -> None:
         """Write the classifier and what it was built from."""
         save_classifier(model, self.config, out)
@@ -182,7 +191,7 @@ class DenoiserStage:
         self, recipe: Recipe, device: str, vae: Path, bank: dict[int, Bank] | None = None
     ) -> None:
         """``bank`` keeps the encoded scenes, by their first index, for runs that share them."""
-        allowed("timesteps", recipe["timesteps"], ("uniform", "logit-normal"))
+        allowed("timesteps", recipe["timesteps"], ("uniform", "logit-normal", "half"))
         self.recipe, self.device = recipe, device
         self.vae = load_vae(vae, device)
         self.tokenizer = build_tokenizer()
@@ -214,7 +223,7 @@ class DenoiserStage:
         """The scenes of this step; a new bank begins every ``refresh`` steps."""
         settings = self.recipe["bank"]
         generation = step // settings["refresh"] if settings["refresh"] else 0
-        start = generation * settings["count"]
+        start = settings["first"] + generation * settings["count"]
         if start not in self.banks:
             self.banks.clear()  # the old one's memory first
             self.banks[start] = build_bank(
@@ -246,13 +255,17 @@ class DenoiserStage:
     def _times(self, batch: int, draw: dict[str, Any]) -> Tensor:
         """int64 [B] in 0..999."""
         count = len(self.alpha)
+        uniform = torch.randint(count, (batch,), **draw)
         if self.recipe["timesteps"] == "uniform":
-            return torch.randint(count, (batch,), **draw)
+            return uniform
         normal = torch.randn(batch, **draw)
         unit: Tensor = (
             self.recipe["timestep_mean"] + self.recipe["timestep_std"] * normal
         ).sigmoid()
-        return (unit * count).long().clamp(0, count - 1)
+        times = (unit * count).long().clamp(0, count - 1)
+        if self.recipe["timesteps"] == "half":
+            times[::2] = uniform[::2]
+        return times
 
     @torch.no_grad()
     def evaluate(self, model: Any, step: int, out: Path) -> dict[str, Any]:
@@ -275,6 +288,16 @@ class DenoiserStage:
 
     def _pipeline(self, model: Any) -> Any:
         return build_pipeline(self.vae, model["text"], self.tokenizer, model["unet"])
+
+    def adopt(self, model: Any, folder: Path) -> None:
+        """Take the pipeline's UNet and text encoder, which must have this recipe's shapes."""
+        pipe = load_pipeline(folder, self.device)
+        try:
+            model["unet"].load_state_dict(pipe.unet.state_dict())
+            model["text"].load_state_dict(pipe.text_encoder.state_dict())
+        except RuntimeError as error:
+            what = str(error).splitlines()[0]
+            raise ValueError(f"{str(folder)!r} is no pipeline of this recipe: {what}") from error
 
     def export(self, model: Any, out: Path) -> None:
         """Write the pipeline and a last sheet of samples."""

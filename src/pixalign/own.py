@@ -1,0 +1,30 @@
+"""The model that comes with this package, and the settings a model's folder carries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pixalign.config import MODEL_SETTINGS, AlignConfig
+from pixalign.types import allowed
+
+EMBEDDED = Path(__file__).parent / "weights" / "sd1-like"
+SETTINGS_FILE = "pixalign.json"
+
+
+def model_settings(folder: Path) -> dict[str, Any]:
+    """What the folder's pixalign.json says of layers, timesteps and thresholds; {} without one."""
+    path = folder / SETTINGS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        for name in settings:
+            allowed("a name", name, MODEL_SETTINGS)
+        plain = {**settings, "threshold": settings.get("uncalibrated_threshold")}
+        for values in (settings, plain):
+            AlignConfig(**{k: v for k, v in values.items() if k != "uncalibrated_threshold"})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{str(path)!r} is no model's settings: {error}") from error
+    return dict(settings)
