@@ -1,9 +1,9 @@
-# make setup | test | lint | wheel. Each command makes what it needs, from a bare clone.
+# make setup | demo | test | lint | wheel. Each command makes what it needs, from a bare clone.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup test lint wheel clean
+.PHONY: setup demo test lint wheel clean
 
 setup: $(READY)
 
@@ -13,6 +13,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt hatchling editables
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $(READY)
+
+demo: setup
+	$(BIN)/pixalign demo --out pixalign-demo
 
 # One thread a process: the processes share the cores.
 test: setup

@@ -38,6 +38,25 @@ def pipeline() -> Callable[[str], Any]:
     return _built
 
 
+@cache
+def _wide(name: str) -> Any:
+    pipe = tiny.BUILDERS[name]().to(torch.float64)
+    pipe.vae.to(torch.float32)  # one image at a time goes through it
+    denoiser = pipe.unet if hasattr(pipe, "unet") else pipe.transformer
+    denoiser.register_to_config(sample_size=16)
+    return pipe
+
+
+@pytest.fixture(scope="session")
+def wide() -> Callable[[str], Any]:
+    """A tiny pipeline in float64 at 64 pixels, where batches of any size agree in every bit.
+
+    In float32 they differ by rounding, and the scores of a random network, whose losses are all
+    nearly alike, enlarge that a hundredfold. Shared, so never change it.
+    """
+    return _wide
+
+
 @pytest.fixture(scope="session", params=FAMILIES)
 def any_pipe(request: pytest.FixtureRequest) -> Any:
     """Every family in turn."""

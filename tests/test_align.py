@@ -26,6 +26,17 @@ def same(one, other):
     )
 
 
+def assert_close(one, other):
+    """Equal but for rounding: other batches add up in another order."""
+    assert one.phrases == other.phrases
+    assert one.config == other.config
+    for name in ("heatmaps", "losses", "elbo", "scores"):
+        found, expected = getattr(one, name), getattr(other, name)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=name)
+    for key in ("prompts", "timesteps", "seed", "source", "model"):
+        assert one.provenance[key] == other.provenance[key]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("preset", ["default", "paper", "official", "uncalibrated"])
 def test_every_preset_on_every_family(pipeline, name, preset):
@@ -150,29 +161,35 @@ def test_global_random_state_is_neither_read_nor_changed(aligner, photo):
     assert same(first, aligner.align(photo, CLASSES))
 
 
-def test_list_of_images_equals_single_calls(aligner):
+def test_list_of_images_equals_single_calls(wide):
+    aligner = pa.Aligner(wide("sd1"), config=pa.AlignConfig(**QUICK))
     pictures = [tiny.photo(40, 30, seed=0), tiny.photo(30, 50, seed=1), tiny.photo(64, 64, seed=2)]
-    shared = aligner.align(pictures, CLASSES, seed=4)
-    assert all(
-        same(one, aligner.align(picture, CLASSES, seed=4))
-        for one, picture in zip(shared, pictures, strict=True)
-    )
+    shared, again = (aligner.align(pictures, CLASSES, seed=4) for _ in range(2))
+    assert all(same(*pair) for pair in zip(shared, again, strict=True))
+    for one, picture in zip(shared, pictures, strict=True):
+        assert_close(one, aligner.align(picture, CLASSES, seed=4))
     each = [["dog"], ["cat", "dog"], ["zebra", "car", "tree"]]
     captions = ["a dog", "dog beside cat", "a tree, a car, a zebra"]
     own = aligner.align(pictures, each, caption=captions)
     for result, picture, classes, caption in zip(own, pictures, each, captions, strict=True):
-        assert same(result, aligner.align(picture, classes, caption=caption))
+        assert_close(result, aligner.align(picture, classes, caption=caption))
 
 
-def test_generator_is_consumed_in_list_order(aligner):
+def test_generator_is_consumed_in_list_order(wide):
+    aligner = pa.Aligner(wide("sd1"), config=pa.AlignConfig(**QUICK))
     pictures = [tiny.photo(40, 30, seed=0), tiny.photo(40, 30, seed=1)]
-    together = aligner.align(pictures, CLASSES, generator=torch.Generator().manual_seed(9))
+    together, again = (
+        aligner.align(pictures, CLASSES, generator=torch.Generator().manual_seed(9))
+        for _ in range(2)
+    )
     generator = torch.Generator().manual_seed(9)
     apart = [aligner.align(picture, CLASSES, generator=generator) for picture in pictures]
 
-    assert all(same(*pair) for pair in zip(together, apart, strict=True))
+    assert all(same(*pair) for pair in zip(together, again, strict=True))
+    for pair in zip(together, apart, strict=True):
+        assert_close(*pair)
     assert together[0].provenance["seed"] is None
-    assert same(together[0], aligner.align(pictures[0], CLASSES, seed=9))
+    assert same(apart[0], aligner.align(pictures[0], CLASSES, seed=9))
 
 
 def test_collecting_noise_is_the_same_with_and_without_calibration(aligner, photo):

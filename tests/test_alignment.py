@@ -1,5 +1,6 @@
 """The result: masks, probabilities, files."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -26,7 +27,7 @@ def result_of(heatmaps, names=None, **config):
         elbo=np.ones(count, np.float32),
         scores=np.linspace(1, 0.5, count).astype(np.float32),
         heatmaps=heatmaps.astype(np.float32),
-        config=AlignConfig(**config),
+        config=AlignConfig(**config).resolved(),
     )
 
 
@@ -37,6 +38,19 @@ def test_mask_by_hand():
     assert result.mask(0.3).tolist() == [[1, 2, 2]]  # equal to the threshold is foreground
     assert result.mask().dtype == np.uint8
     assert result.shares().tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_mask_uses_the_threshold_of_the_settings():
+    heatmaps = np.linspace(0, 1, 11).reshape(1, 1, 11)
+    for calibrate, threshold in {True: 0.75, False: 0.25}.items():
+        own = {"threshold": 0.75, "uncalibrated_threshold": 0.25}
+        config = AlignConfig(calibrate=calibrate).resolved("sd", own)
+        result = dataclasses.replace(result_of(heatmaps), config=config)
+        assert result.mask().tolist() == (heatmaps[0] >= threshold).astype(int).tolist()
+        assert result.to_dict()["threshold"] == threshold
+        assert np.array_equal(result.probs().argmax(0), result.mask())
+    unresolved = dataclasses.replace(result_of(heatmaps), config=AlignConfig())
+    assert np.array_equal(unresolved.mask(), unresolved.mask(0.4))
 
 
 heat = hnp.arrays(np.float32, (3, 4, 5), elements=st.floats(0, 1, width=32))

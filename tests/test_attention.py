@@ -1,11 +1,15 @@
 """Observed attention against materialised attention, and the network left as it was."""
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 from diffusers import UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pixalign.attention import AttentionReader, reading
+from pixalign.attention import AttentionReader, add_by_owner, reading
 from pixalign.attention.reading import queries_and_keys
 from pixalign.backbones import wrap
 from pixalign.backbones.sd import unet_sites
@@ -186,6 +190,57 @@ def test_rows_choose_a_part_of_the_batch(pipeline):
 
     for site, maps in part.cross.items():
         torch.testing.assert_close(maps, whole.cross[site][2:], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("budget", [2**25, 2**12])
+@pytest.mark.parametrize("name", ["sd1", "sd3.5"])
+def test_self_attention_goes_to_the_images_that_own_the_rows(pipeline, name, budget, monkeypatch):
+    monkeypatch.setattr(reading, "_PROBABILITY_BUDGET", budget)
+    backbone = wrap(pipeline(name))
+    z, steps, text = inputs(backbone, batch=4, size=(16, 16))
+    highest = min(site.factor for site in backbone.sites)
+    labels = {
+        site: "down" if site.place == "down" else "rest"
+        for site in backbone.sites
+        if site.reads_image and site.factor == highest
+    }
+    reader = AttentionReader(backbone.sites, labels, images=4)
+    owners = [0, 2, 2, 3]  # nothing of image 1 in this batch
+    reader.owners, reader.columns = torch.tensor(owners), torch.ones(4, text.embeds.shape[1], 1)
+    rows = [AttentionReader(backbone.sites, labels) for _ in owners]
+    for index, row in enumerate(rows):
+        row.columns, row.rows = reader.columns[:1], slice(index, index + 1)
+    with ExitStack() as attached:
+        for one in (reader, *rows):
+            attached.enter_context(one.attached(backbone.denoiser))
+        backbone.predict(z, steps, text)
+
+    for label in set(labels.values()):
+        count = sum(found == label for found in labels.values())
+        assert reader.self_counts[label].tolist() == [count, 0, 2 * count, count]
+        assert (reader.self_sums[label][1] == 0).all()
+        for image in (0, 2, 3):
+            owned = [rows[i].self_mean(label) for i, owner in enumerate(owners) if owner == image]
+            found, expected = reader.self_mean(label, image=image), torch.stack(owned).mean(0)
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@given(
+    owners=st.lists(st.integers(0, 6), min_size=1, max_size=9).map(sorted),
+    beyond=st.integers(0, 2),
+    seed=st.integers(0, 1000),
+)
+def test_adding_by_owner_is_indexed_addition(owners, beyond, seed):
+    generator = torch.Generator().manual_seed(seed)
+    totals = torch.randn(owners[-1] + 1 + beyond, 4, 3, generator=generator)
+    values = torch.randn(len(owners), 2, 3, generator=generator)
+    expected = totals.clone()
+    expected[:, 1:3].index_add_(0, torch.tensor(owners), values)
+
+    add_by_owner(totals[:, 1:3], values, torch.tensor(owners))  # into a part of the totals
+    torch.testing.assert_close(totals, expected)
+    absent = [image for image in range(len(totals)) if image not in owners]
+    assert torch.equal(totals[absent], expected[absent])
 
 
 def test_unet_sites_run_in_the_order_listed(pipeline):

@@ -172,6 +172,8 @@ def equal(one, other):
 
 
 def test_loaded_pipeline_is_left_exactly_as_it_was(any_pipe, photo):
+    # The first call ever lets transformers hook its text encoders, for good.
+    any_pipe("a dog", num_inference_steps=1, output_type="latent")
     before = everything(any_pipe)
     settings = pa.AlignConfig(elbo_steps=2, collect_steps=2)
     pa.Aligner.from_pretrained(any_pipe).align(photo, ["dog", "hot dog"], config=settings)
@@ -248,7 +250,6 @@ def test_inpainting_networks_are_refused(sd1):
     [
         ("no/such/folder", FileNotFoundError, "neither a folder nor a hub id"),
         ("nobody/nothing", OSError, "'nobody/nothing' is not to be had"),
-        (None, ValueError, "carries no model"),
     ],
 )
 def test_models_that_are_not_there(model, error, message):

@@ -104,6 +104,15 @@ def test_default_folder_is_named_after_the_picture(run, picture, sd1_folder, tmp
     assert (tmp_path / "street photo-pixalign" / "mask.png").is_file()
 
 
+def test_without_a_model_the_embedded_one_is_asked(run, picture, tmp_path):
+    arguments = ("segment", picture, "dog", "cat", "--device", "cpu", "--preset", "uncalibrated")
+    code, out, err = run(*arguments, "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert record["model"]["name"] == "sd1-like, embedded"
+    assert record["model"]["family"] == "sd"
+
+
 def damaged(picture):
     picture.write_bytes(picture.read_bytes()[:400])
 
@@ -123,7 +132,6 @@ def damaged(picture):
         ({"more": ("--batch-size", "lots")}, "batch_size is 'lots'; allowed"),
         ({"model": "nowhere"}, "neither a folder nor a hub id"),
         ({"model": "nobody/nothing"}, "is not to be had"),
-        ({"model": None}, "carries no model"),
         ({"picture": "missing.png"}, "'missing.png' is missing"),
         ({"damage": damaged}, "is damaged or cut short"),
         ({"pixels": (1, 1)}, "1x1 pixels"),
@@ -139,8 +147,7 @@ def test_bad_input_is_one_line_and_code_two(
         Image.new("RGB", change["pixels"]).save(picture)
     before = sorted(tmp_path.iterdir())
     arguments = ["segment", change.get("picture", picture), *change.get("classes", ("dog",))]
-    model = change.get("model", sd1_folder)
-    arguments += ["--model", model] if model else []
+    arguments += ["--model", change.get("model", sd1_folder)]
     arguments += ["--device", "cpu"] if "--device" not in change.get("more", ()) else []
     code, out, err = run(*arguments, *change.get("more", ()))
 

@@ -6,12 +6,26 @@ import numpy as np
 import pytest
 
 from pixalign import AlignConfig
-from pixalign.config import PRESETS
+from pixalign.config import FALLBACK, PRESETS
+
+# What a model may say of itself.
+OWN = {
+    "gamma": 0.6,
+    "centred": True,
+    "cross_weights": {"mid-8-1": 1.0, "up-4-2": 0.5},
+    "collect_range": (0.3, 0.5),
+    "threshold": 0.55,
+    "uncalibrated_threshold": 0.35,
+}
 
 
 def test_defaults():
     config = AlignConfig()
+    assert {name for name in FALLBACK if getattr(config, name) is None} == set(FALLBACK)
+    config = config.resolved()
     assert config.gamma == pytest.approx(1 / 3)
+    assert (config.cross_weights, config.threshold) == ("resolution", 0.4)
+    assert config.centred is False
     assert (config.elbo_steps, config.elbo_strategy, config.elbo_weighting) == (
         20,
         "even",
@@ -32,9 +46,9 @@ def test_presets():
     official = AlignConfig.official()
     assert official.elbo_timesteps == tuple(range(1, 1000, 50))
     assert official.collect_timesteps == (20, 40, 60, 80, 100, 120, 140, 160, 180, 200)
-    assert official.for_family("sd").self_attention == "up-after-all"
-    assert official.for_family("sdxl").self_attention == "twice"
-    sd3 = official.for_family("sd3")
+    assert official.resolved("sd").self_attention == "up-after-all"
+    assert official.resolved("sdxl").self_attention == "twice"
+    sd3 = official.resolved("sd3")
     assert (sd3.cross_weights, sd3.elbo_weighting) == ("gaussian", "native")
     assert (sd3.text_columns, sd3.image_only_attention) == ("clip", True)
     assert not AlignConfig.uncalibrated().calibrate
@@ -69,8 +83,13 @@ def test_presets():
         ("cross_weights", (1, -1)),
         ("cross_weights", (0, 0)),
         ("cross_weights", (float("nan"), 1)),
+        ("cross_weights", {}),
+        ("cross_weights", {"mid-8-1": 0}),
+        ("cross_weights", {"mid-8-1": 1, "up-4-1": -1}),
+        ("cross_weights", {"mid-8-1": float("inf")}),
         ("gamma", "0.3"),
         ("calibrate", "no"),
+        ("centred", "yes"),
         ("self_attention", "thrice"),
         ("resize", "crop"),
         ("threshold", 1.1),
@@ -94,7 +113,7 @@ def test_unknown_preset():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_survives_json(name):
-    config = AlignConfig.preset(name).for_family("sd3")
+    config = AlignConfig.preset(name).resolved("sd3", OWN)
     assert AlignConfig(**json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -108,9 +127,132 @@ def test_is_immutable_and_hashable():
 def test_overrides_of_official_hold_on_every_family():
     config = AlignConfig.official(self_attention="once", text_columns="all")
     for family in ("sd", "sdxl", "sd3"):
-        assert config.for_family(family).self_attention == "once"
-    assert config.for_family("sd3").text_columns == "all"
-    assert config.for_family("sd3").cross_weights == "gaussian"
+        assert config.resolved(family).self_attention == "once"
+    assert config.resolved("sd3").text_columns == "all"
+    assert config.resolved("sd3").cross_weights == "gaussian"
+
+
+def test_layers_may_be_named():
+    weights = {"mid-8-1": 1, "up-4-2": 0.5}
+    config = AlignConfig(cross_weights=weights)
+    weights["mid-8-1"] = 7
+    assert config.cross_weights == {"mid-8-1": 1, "up-4-2": 0.5}
+    assert hash(config) == hash(AlignConfig(cross_weights={"mid-8-1": 1, "up-4-2": 0.5}))
+    assert AlignConfig(**json.loads(json.dumps(config.to_dict()))) == config
+
+
+BY_FAMILY = {"gamma": 0.7, "cross_weights": "gaussian", "collect_range": (0.1, 0.2), "threshold": 1}
+CALLER = {
+    "gamma": 0.8, "cross_weights": "uniform", "collect_range": (0.6, 0.9), "threshold": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLER)
+def test_who_decides(name):
+    """The caller, on all families or on one; then the model; then the fallback."""
+
+    def found(own=None, family="sd", **given):
+        return getattr(AlignConfig(**given).resolved(family, own), name)
+
+    only_sd = {"sd": {name: BY_FAMILY[name]}}
+    others = {key: value for key, value in OWN.items() if key != name}
+    last = FALLBACK.get(name)
+    assert found() == found(others) == found(OWN | {name: None}) == last
+    assert found(OWN) == OWN[name]
+    assert found(OWN, by_family=only_sd) == BY_FAMILY[name]
+    assert found(OWN, "sdxl", by_family=only_sd) == OWN[name]
+    assert found(others, "sdxl", by_family=only_sd) == last
+    assert found(OWN, **{name: CALLER[name]}) == CALLER[name]
+    assert found(OWN, "sdxl", by_family=only_sd, **{name: CALLER[name]}) == CALLER[name]
+    assert len({str(value) for value in (last, OWN[name], BY_FAMILY[name], CALLER[name])}) == 4
+
+
+@pytest.mark.parametrize("name", CALLER)
+def test_the_caller_decides_over_the_families_of_a_preset(name):
+    config = AlignConfig.official(**{name: CALLER[name]})
+    for family in ("sd", "sdxl", "sd3"):
+        assert getattr(config.resolved(family, OWN), name) == CALLER[name]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"collect_strategy": "small"},
+        {"collect_strategy": "random"},
+        {"collect_timesteps": (5, 7)},
+        {"collect_range": (0.6, 0.9)},
+        {"by_family": {"sd": {"collect_strategy": "middle"}}},
+        {"by_family": {"sd": {"collect_timesteps": (5, 7)}}},
+    ],
+    ids=str,
+)
+def test_chosen_timesteps_are_not_the_models(given):
+    config = AlignConfig(**given).resolved("sd", OWN)
+    chosen = {key: value for key, value in given.items() if key != "by_family"}
+    chosen |= given.get("by_family", {}).get("sd", {})
+    assert config.collect_range == chosen.get("collect_range")
+    assert config.collect_timesteps == chosen.get("collect_timesteps")
+    assert config.collect_strategy == chosen.get("collect_strategy", "small")
+    # The rest is still the model's.
+    assert (config.threshold, config.cross_weights) == (0.55, OWN["cross_weights"])
+
+
+def test_a_models_range_is_used_evenly():
+    config = AlignConfig().resolved("sd", OWN)
+    assert (config.collect_strategy, config.collect_range) == ("small", (0.3, 0.5))
+
+
+def test_thresholds_with_and_without_calibration():
+    plain = AlignConfig.uncalibrated()
+    assert AlignConfig().resolved("sd", OWN).threshold == 0.55
+    assert plain.resolved("sd", OWN).threshold == 0.35
+    assert plain.resolved("sd", {"threshold": 0.55}).threshold == 0.55
+    assert plain.resolved("sd").threshold == 0.4
+    assert AlignConfig().resolved("sd", {"uncalibrated_threshold": 0.35}).threshold == 0.4
+    assert AlignConfig.uncalibrated(threshold=0.2).resolved("sd", OWN).threshold == 0.2
+    by_family = AlignConfig(by_family={"sd": {"calibrate": False}})
+    assert by_family.resolved("sd", OWN).threshold == 0.35
+    assert by_family.resolved("sdxl", OWN).threshold == 0.55
+
+
+@pytest.mark.parametrize("family", ["sd", "sdxl", "sd3"])
+@pytest.mark.parametrize("own", [{}, OWN], ids=["bare", "own"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_resolving_twice_is_resolving_once(name, own, family):
+    once = AlignConfig.preset(name).resolved(family, own)
+    assert once.by_family == {}
+    assert None not in [getattr(once, name) for name in FALLBACK]
+    assert once.resolved(family, own) == once
+    assert once.resolved() == once
+
+
+def test_who_decides_on_centring():
+    only_sd = AlignConfig(by_family={"sd": {"centred": False}})
+    assert AlignConfig().resolved("sd", OWN).centred is True
+    assert AlignConfig(centred=False).resolved("sd", OWN).centred is False
+    assert only_sd.resolved("sd", OWN).centred is False
+    assert only_sd.resolved("sdxl", OWN).centred is True
+    assert AlignConfig(centred=True).resolved("sd", {"centred": False}).centred is True
+    for preset in ("paper", "official"):
+        assert AlignConfig.preset(preset).resolved("sd", OWN).centred is False
+
+
+def test_official_settings_are_not_the_models():
+    official = AlignConfig.official()
+    for family, weights in {"sd": "resolution", "sdxl": "resolution", "sd3": "gaussian"}.items():
+        config = official.resolved(family, OWN)
+        assert config.cross_weights == weights
+        assert config.collect_range is None
+        assert config.collect_timesteps == tuple(range(20, 201, 20))
+        assert config.gamma == pytest.approx(1 / 3)
+        assert config.threshold == 0.55
+
+
+def test_the_papers_layers_are_the_models():
+    config = AlignConfig.paper().resolved("sd", OWN)
+    assert config.cross_weights == OWN["cross_weights"]
+    assert config.collect_range == (0.3, 0.5)
+    assert config.gamma == pytest.approx(1 / 3)
 
 
 def test_numpy_numbers_are_numbers():

@@ -4,6 +4,7 @@ import html
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,13 +94,13 @@ def test_each_rule_takes_the_first_that_are_left():
         assert numbers[rule] == taken[-len(numbers[rule]) :]
 
 
-def test_choice_is_the_same_whatever_the_batch(chosen, monkeypatch):
+def test_choice_is_the_same_whatever_the_batch(monkeypatch):
+    first = choose(2, 7)
     monkeypatch.setattr(module, "_BATCH", 5)
-    again = choose(3)
-    first = {rule: scene for rule, scene in reversed(chosen)}
-    for rule, scene in again:
-        assert scene.number == first[rule].number
-        assert np.array_equal(scene.picture, first[rule].picture)
+    for (rule, scene), (other, again) in zip(first, choose(2, 7), strict=True):
+        assert (rule, scene.number, scene.classes) == (other, again.number, again.classes)
+        assert np.array_equal(scene.picture, again.picture)
+        assert np.array_equal(scene.truth, again.truth)
 
 
 def test_scene_is_what_was_rendered(chosen):
@@ -124,7 +125,7 @@ def test_iou_by_hand():
 
 
 def test_points_are_differences_of_what_is_printed():
-    assert points(0.6124, 0.6555) == 4.4  # 61.2 and 65.6
+    assert points(0.6124, 0.6556) == 4.4  # 61.2 and 65.6
     assert points(0.61239, 0.61201) == 0
     assert points(0.5, 0.25) == -25
 
@@ -268,7 +269,7 @@ def test_page_shows_the_numbers_of_the_record(report, record):
     for scene in record["scenes"]:
         for one in scene["classes"]:
             change = points(one["iou_before"], one["iou_after"])
-            sign = f"▲ +{change}" if change > 0 else f"▼ −{-change}" if change else "= 0.0"
+            sign = f"▲ +{change}" if change > 0 else f"▼ \u2212{-change}" if change else "= 0.0"
             tag = f" {scene['rule']}" if one["by_rule"] else ""
             expected = (
                 f"{one['name']}{tag} {100 * one['training_share']:.2f} "
@@ -301,10 +302,19 @@ def test_page_escapes(record):
 def test_page_of_uncalibrated_maps_has_no_elbo(sd1, tmp_path):
     config = pa.AlignConfig.uncalibrated(collect_steps=2)
     path = demo(tmp_path, model=sd1, scenes=1, progress=False, config=config)
-    assert "–" in path.read_text(encoding="utf-8")
+    assert '<td data-label="ELBO (loss)">\u2013</td>' in path.read_text(encoding="utf-8")
     scene = json.loads((tmp_path / "demo.json").read_text())["scenes"][0]
     assert {one["elbo"] for one in scene["classes"]} == {None}
     assert scene["mean_iou_before"] == scene["mean_iou_after"]
+
+
+def test_command_is_one_that_can_be_typed(tmp_path):
+    out = tmp_path / "my demo"
+    assert module._command(out, None, "auto", 8, 3, None) == f"pixalign demo --out '{out}' --seed 3"
+    typed = module._command(Path("out"), "models/x", "cpu", 8, 0, None)
+    assert typed == "pixalign demo --out out --seed 0 --model models/x --device cpu"
+    called = module._command(Path("out"), None, "auto", 2, 0, None)
+    assert called == "pixalign.lab.demo.demo(Path('out'), model=None, scenes=2, seed=0)"
 
 
 def test_other_files_stay(sd1, tmp_path):

@@ -9,6 +9,7 @@ import torch
 import pixalign as pa
 import tiny
 from pixalign import elbo
+from pixalign.attention import network_input
 from pixalign.backbones import wrap
 from pixalign.batching import BatchSize, out_of_memory
 from pixalign.plan import Passes, Visit
@@ -86,7 +87,7 @@ def refuse_above(limit, module, seen):
     """A hook that behaves like an allocator with room for ``limit`` images."""
 
     def hook(module, args, kwargs):
-        batch = len(args[0])
+        batch = len(network_input(args, kwargs))
         seen.append(batch)
         if batch > limit:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")

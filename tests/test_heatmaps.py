@@ -9,15 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
+from pixalign.attention import text_layers
 from pixalign.backbones import wrap
-from pixalign.collect import middle_index, self_labels
+from pixalign.collect import self_labels
 from pixalign.heatmaps import activation, combine_layers, layer_weights, refine, resize, to_image
+from pixalign.types import Layers
 
 SD15 = [1, 1, 2, 2, 4, 4, 8, 4, 4, 4, 2, 2, 2, 1, 1, 1]  # factors of SD1.5's 16 cross layers
 
 
+def layers_of(factors, middle=0.0):
+    return Layers(tuple(f"layer {i}" for i in range(len(factors))), tuple(factors), middle)
+
+
 def test_shares_of_resolutions_on_sd15():
-    weights = layer_weights(SD15, 6, "resolution")
+    weights = layer_weights(layers_of(SD15, 6), "resolution")
     shares = {
         factor: sum(w for w, f in zip(weights, SD15, strict=True) if f == factor) / sum(weights)
         for factor in (8, 4, 2, 1)
@@ -35,19 +41,20 @@ def test_shares_of_resolutions_on_sd15():
     ],
 )
 def test_weights_by_rank_of_resolution(factors, expected):
-    assert layer_weights(factors, 0, "resolution") == expected
+    assert layer_weights(layers_of(factors), "resolution") == expected
 
 
 def test_gaussian_weights():
-    weights = layer_weights([1, 2, 4, 2, 1], 2, "gaussian")
+    weights = layer_weights(layers_of([1, 2, 4, 2, 1], 2), "gaussian")
     assert weights == pytest.approx([math.exp(-((i - 2) ** 2) / 18) for i in range(5)])
 
 
 def test_own_weights_must_match_the_resolutions():
-    assert layer_weights([1, 2, 2], 0, (3.0, 7.0)) == [7, 3, 3]
-    assert layer_weights([1, 2, 2], 0, "uniform") == [1, 1, 1]
+    layers = layers_of([1, 2, 2])
+    assert layer_weights(layers, (3.0, 7.0)) == [7, 3, 3]
+    assert layer_weights(layers, "uniform") == [1, 1, 1]
     with pytest.raises(ValueError, match="3 weights, the model has 2 resolutions"):
-        layer_weights([1, 2, 2], 0, (1.0, 1.0, 1.0))
+        layer_weights(layers, (1.0, 1.0, 1.0))
 
 
 @given(st.integers(0, 1000))
@@ -55,7 +62,7 @@ def test_combined_layers_equal_a_plain_loop(seed):
     generator = torch.Generator().manual_seed(seed)
     factors = (1, 2, 4, 2, 1)
     layers = tuple(torch.rand(3, 12 // f, 20 // f, generator=generator) for f in factors)
-    found = combine_layers(layers, factors, 2, "resolution")
+    found = combine_layers(layers, layers_of(factors, 2), "resolution")
 
     total, expected = 0.0, torch.zeros(3, 12, 20)
     for layer, weight in zip(layers, (1, 10, 15, 10, 1), strict=True):
@@ -140,6 +147,53 @@ def test_image_only_layers_take_part_when_asked(pipeline):
 
 
 def test_middle_layer(pipeline):
-    text_sites = [site for site in wrap(pipeline("sd1")).sites if site.reads_text]
-    assert middle_index(text_sites) == 3  # of 1, 2, 4, [8], 4, 4, 2, 2, 1, 1
-    assert middle_index([s for s in wrap(pipeline("sd3")).sites if s.reads_text]) == 1
+    found = {name: text_layers(wrap(pipeline(name)).sites) for name in ("sd1", "sd3")}
+    assert found["sd1"].factors == (1, 2, 4, 8, 4, 4, 2, 2, 1, 1)
+    assert found["sd1"].middle == 3
+    assert found["sd3"].middle == 1
+
+
+def test_names_of_layers_in_the_order_in_which_they_run(pipeline):
+    found = {name: text_layers(wrap(pipeline(name)).sites).names for name in ("sd1", "sd3")}
+    assert found["sd1"] == (
+        "down-1-1", "down-2-1", "down-4-1", "mid-8-1",
+        "up-4-1", "up-4-2", "up-2-1", "up-2-2", "up-1-1", "up-1-2",
+    )  # fmt: skip
+    assert found["sd3"] == ("joint-2-1", "joint-2-2", "joint-2-3")
+
+
+def test_names_of_layers_on_every_family(any_pipe):
+    backbone = wrap(any_pipe)
+    layers = text_layers(backbone.sites)
+    reading = [site for site in backbone.sites if site.reads_text]
+    assert len(layers) == len(layers.factors) == len(reading)
+    assert len(set(layers.names)) == len(layers)
+    for name, site in zip(layers.names, reading, strict=True):
+        assert name.startswith(f"{site.place}-{site.factor}-")
+    assert any(name.startswith("mid-") for name in layers.names) == (backbone.family != "sd3")
+
+
+@pytest.mark.parametrize("chosen", range(5))
+def test_a_named_layer_is_taken_alone(chosen):
+    layers = layers_of((1, 2, 4, 2, 1), 2)
+    cross = tuple(
+        torch.rand(3, 12 // f, 20 // f, generator=torch.Generator().manual_seed(i))
+        for i, f in enumerate(layers.factors)
+    )
+    scheme = {f"layer {chosen}": 1}
+    assert layer_weights(layers, scheme) == [float(i == chosen) for i in range(5)]
+    found = combine_layers(cross, layers, scheme)
+    torch.testing.assert_close(found, resize(cross[chosen], (12, 20)))
+
+
+def test_named_layers_are_weighted():
+    layers = layers_of((1, 2, 2))
+    cross = tuple(torch.rand(1, 4, 4) for _ in range(3))
+    found = combine_layers(cross, layers, {"layer 2": 3, "layer 1": 1.0, "layer 0": 0})
+    torch.testing.assert_close(found, (cross[1] + 3 * cross[2]) / 4)
+
+
+def test_an_unknown_layer_is_refused_with_the_names_there_are():
+    message = "a layer in cross_weights is 'up-9-1'; allowed: 'layer 0', 'layer 1'"
+    with pytest.raises(ValueError, match=message):
+        layer_weights(layers_of((1, 2)), {"layer 0": 1.0, "up-9-1": 1.0})

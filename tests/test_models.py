@@ -11,16 +11,16 @@ import pixalign as pa
 from pixalign.lab.data import decode, encode, scenes
 from pixalign.lab.gates import GateScenes, gates
 from pixalign.lab.models import load_classifier
+from pixalign.own import EMBEDDED, model_settings
 from pixalign.scenes.atlas import class_names
 
-MODELS = Path(__file__).parent.parent / "models"
-pytestmark = pytest.mark.skipif(not MODELS.is_dir(), reason="the weights are in the repository")
+CLASSIFIER = Path(__file__).parent.parent / "models" / "classifier"
 
 
 @pytest.fixture(scope="module")
 def pipe():
     """Loaded as anybody would."""
-    loaded = StableDiffusionPipeline.from_pretrained(MODELS / "sd1-like", dtype=torch.float32)
+    loaded = StableDiffusionPipeline.from_pretrained(EMBEDDED, dtype=torch.float32)
     loaded.set_progress_bar_config(disable=True)
     return loaded
 
@@ -41,10 +41,11 @@ def test_reconstruction(pipe):
     assert psnr.mean() > 30
 
 
+@pytest.mark.skipif(not CLASSIFIER.is_dir(), reason="the weights are in the repository")
 def test_classifier():
     held_out = scenes("val", 4096, 192, 128, "cpu", objects=1)
     with torch.no_grad():
-        found = load_classifier(MODELS / "classifier", "cpu")(held_out.images).argmax(1)
+        found = load_classifier(CLASSIFIER, "cpu")(held_out.images).argmax(1)
     assert (found == held_out.labels[:, 0]).float().mean() > 0.95
 
 
@@ -56,7 +57,8 @@ def test_attention_tells_objects_apart(pipe):
 
 
 def test_heatmaps_point_at_the_objects(pipe):
-    aligner = pa.Aligner(pipe, config=pa.AlignConfig(elbo_steps=4, collect_steps=4))
+    config = pa.AlignConfig(elbo_steps=4, collect_steps=4)
+    aligner = pa.Aligner(pipe, config=config, own=model_settings(EMBEDDED))
     drawn = scenes("test", 0, 8, 128, "cpu")
     hits = []
     for image, mask, labels in zip(drawn.images, drawn.masks, drawn.labels, strict=True):
@@ -70,5 +72,5 @@ def test_heatmaps_point_at_the_objects(pipe):
 
 
 def test_size():
-    total = sum(file.stat().st_size for file in (MODELS / "sd1-like").rglob("*") if file.is_file())
+    total = sum(file.stat().st_size for file in EMBEDDED.rglob("*") if file.is_file())
     assert total < 24e6

@@ -28,6 +28,12 @@ def test_wheel_holds_the_package_and_its_licence(wheel):
     for file in ("classes.json", "noto.webp", "fluent.webp", "LICENSES.md"):
         assert f"pixalign/scenes/data/{file}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    weights = [Path(name).parent for name in names if name.endswith(".safetensors")]
+    model = Path("pixalign/weights/sd1-like")
+    assert sorted(weights) == [model / part for part in ("text_encoder", "unet", "vae")]
+    for file in (ROOT / "src" / model).rglob("*.*"):
+        assert str(file.relative_to(ROOT / "src")) in names
+    assert f"{model}/model_index.json" in names
     assert not any(name.startswith("tests") for name in names)
 
 
@@ -36,12 +42,17 @@ def test_wheel_installs_and_runs(wheel, tmp_path):
         [sys.executable, "-m", "pip", "install", "--no-deps", "-q", "--target", tmp_path, wheel],
         check=True,
     )
-    code = "import pixalign; print(pixalign.__file__); pixalign.AlignConfig.official()"
+    code = """
+import pixalign, pixalign.own
+print(pixalign.__file__, (pixalign.own.EMBEDDED / "unet").is_dir())
+pixalign.AlignConfig.official()
+"""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.stdout.startswith(str(tmp_path))
+    assert done.stdout.endswith("True\n")
 
 
 def test_versions_agree():

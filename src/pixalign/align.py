@@ -15,7 +15,7 @@ from torch import Tensor
 from pixalign.alignment import Alignment
 from pixalign.backbones import FAMILIES, Backbone, load, wrap
 from pixalign.batching import BatchSize
-from pixalign.calibrate import calibrate
+from pixalign.calibrate import calibrate, exponents
 from pixalign.collect import images_at_once
 from pixalign.config import AlignConfig
 from pixalign.heatmaps import activation, combine_layers, refine, to_image
@@ -274,7 +274,7 @@ class Aligner:
                 f"attention maps hold NaN in {self.backbone.dtype}; "
                 "load the model with dtype='float32' or 'bfloat16'"
             )
-        calibrated = calibrate(combined, scores.exponents)
+        calibrated = calibrate(combined, exponents(scores.scores, bool(config.centred)))
         refined = refine(calibrated, maps.self_attention, maps.grid)
         weak = _weak(words.phrases, combined, config.weak_activation)
         return Alignment(

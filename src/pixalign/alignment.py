@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from pixalign import export, viz
+from pixalign.calibrate import exponents
 from pixalign.config import AlignConfig
 from pixalign.types import Phrase
 
@@ -48,8 +50,9 @@ class Alignment:
 
     @cached_property
     def exponents(self) -> Floats:
-        """float32 [N]: the power that each map was raised to, 1 / scores."""
-        return (1 / self.scores).astype(np.float32)
+        """float32 [N]: the power that each map was raised to, 1 / scores unless centred."""
+        powers = exponents(torch.as_tensor(self.scores), bool(self.config.centred))
+        return powers.float().numpy()
 
     def mask(self, threshold: float | None = None) -> NDArray[np.uint8] | NDArray[np.uint16]:
         """Labels [H, W]: 0 where no heatmap reaches the threshold, else i for classes[i - 1].

@@ -33,6 +33,16 @@ def alignment_scores(elbo: Tensor, gamma: float) -> Tensor:
     return (gamma**norm).clamp(gamma, 1.0).float()
 
 
+def exponents(scores: Tensor, centred: bool = False) -> Tensor:
+    """The powers 1 / S for scores [N]; ``centred`` divides them by their geometric mean.
+
+    Raised to the powers of line 7 every map is sharpened, or kept. Centred, the strong classes'
+    maps are softened as the weak ones' are sharpened: only the order of the losses acts.
+    """
+    powers = 1 / scores
+    return powers / powers.log().mean().exp() if centred else powers
+
+
 def calibrate(maps: Tensor, exponents: Tensor) -> Tensor:
-    """A <- minmax(A) ** (1 / S) (lines 6 and 7) for maps [N, h, w], exponents [N] >= 1."""
+    """A <- minmax(A) ** (1 / S) (lines 6 and 7) for maps [N, h, w], exponents [N]."""
     return minmax(maps, (1, 2)) ** exponents[:, None, None].to(maps)

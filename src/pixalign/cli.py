@@ -106,6 +106,26 @@ def segment(
 
 
 @app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for report.html and its pictures.")] = Path(
+        "pixalign-demo"
+    ),
+    model: Annotated[str | None, typer.Option(help="Another model trained on scenes.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    device: Device = "auto",
+) -> None:
+    """Show the method at work, offline: maps before and after calibration, masks, a report."""
+    from pixalign.backbones.load import hide_loading_bars
+    from pixalign.export import check_folder
+    from pixalign.lab.demo import demo as run_demo
+
+    check_folder(out)
+    hide_loading_bars()
+    report = run_demo(out, model=model, device=device, seed=seed)
+    print(f"open {report}")
+
+
+@app.command()
 def models(json_: Json = False) -> None:
     """List the families that work and the models found in the local hub cache."""
     from pixalign.doctor import cached_models, families
@@ -200,6 +220,78 @@ def gates(
         _print_json(result)
     else:
         print(table(result))
+
+
+@lab.command()
+def choose(
+    model: Annotated[
+        Path | None, typer.Option(help="Folder of a pipeline; the embedded one if left out.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Val scenes.", min=3)] = 300,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:
+    """Choose a model's layers, collecting range, gamma and thresholds on val; write them to it."""
+    from pixalign.lab.choose import choose_for
+
+    found = choose_for(model, count, device)
+    _print_json(found if json_ else found["settings"])
+
+
+@lab.command()
+def study(
+    split: Annotated[str, typer.Option(help="val or test.")] = "test",
+    count: Annotated[int, typer.Option(help="Scenes of 2 to 4 objects.", min=3)] = 1200,
+    limit: Annotated[
+        int | None, typer.Option(help="At most so many scenes, of each stress level too.", min=3)
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Folder of a pipeline; the embedded one if left out.")
+    ] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option(help="Result of a val study: fix each variant's threshold by it.")
+    ] = None,
+    parts: Annotated[str, typer.Option(help="Some of these.")] = "main,gamma,sweeps,stress",
+    out: Annotated[
+        Path | None, typer.Option(help="File for the result; beside it, a stopped run is kept.")
+    ] = None,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:
+    """Compare presets, controls and sweeps on scenes whose truth is known."""
+    from pixalign.backbones.load import hide_loading_bars
+    from pixalign.export import write_json
+    from pixalign.lab.study import study_of
+    from pixalign.lab.summary import table
+
+    hide_loading_bars()
+    result = study_of(
+        model,
+        split,
+        min(count, limit or count),
+        device=device,
+        reference=thresholds,
+        parts=parts.split(","),
+        stress_scenes=min(60, limit or 60),
+        keep=out.with_suffix(".partial") if out else None,
+    )
+    if out is not None:
+        write_json(out, result)
+        out.with_suffix(".partial").unlink(missing_ok=True)
+    if json_:
+        _print_json(result)
+    else:
+        print(table(result))
+
+
+@lab.command()
+def report(
+    docs: Annotated[Path, typer.Option(help="Folder with lab.md.j2 and lab/study.")] = Path("docs"),
+) -> None:
+    """Render docs/lab.md and its figures from the study's result files."""
+    from pixalign.lab.document import report as render_report
+
+    print(f"written to {render_report(docs)}")
 
 
 def _phrase(text: str) -> Any:

@@ -15,10 +15,18 @@ PRESETS = ("default", "paper", "official", "uncalibrated")
 
 # What holds where neither the caller nor the model says otherwise.
 FALLBACK: Mapping[str, Any] = MappingProxyType(
-    {"cross_weights": "resolution", "collect_strategy": "small", "threshold": 0.4}
+    {
+        "gamma": 1 / 3,
+        "centred": False,
+        "cross_weights": "resolution",
+        "collect_strategy": "small",
+        "threshold": 0.4,
+    }
 )
 # What a model's own settings may say; see `AlignConfig.resolved`.
-MODEL_SETTINGS = ("cross_weights", "collect_range", "threshold", "uncalibrated_threshold")
+MODEL_SETTINGS = (
+    "gamma", "centred", "cross_weights", "collect_range", "threshold", "uncalibrated_threshold",
+)  # fmt: skip
 SELF_ATTENTION = ("once", "twice", "up-after-all", "none")
 CROSS_WEIGHTS = ("resolution", "gaussian", "uniform")
 
@@ -32,12 +40,14 @@ class AlignConfig:
     without the ELBO. Each preset takes overrides: ``AlignConfig.paper(gamma=1 / 2)``.
 
     None leaves a choice to the model: its folder may carry settings of its own, else `FALLBACK`
-    holds. That is so for ``cross_weights``, the collecting timesteps and ``threshold``.
+    holds. That is so for ``gamma``, ``centred``, ``cross_weights``, the collecting
+    timesteps and ``threshold``.
     """
 
     # Calibration, Eq. 5 and line 7.
     calibrate: bool = True
-    gamma: float = 1 / 3
+    gamma: float | None = None
+    centred: bool | None = None
 
     # ELBO, Eq. 2. Explicit timesteps (indices into the training schedule) override the rest.
     elbo_steps: int = 20
@@ -97,11 +107,11 @@ class AlignConfig:
 
     def _check_numbers(self) -> None:
         for name in ("gamma", "threshold", "temperature", "weak_activation"):
-            if name == "threshold" and self.threshold is None:
+            if name in ("gamma", "threshold") and getattr(self, name) is None:
                 continue
             if not isinstance(getattr(self, name), float | int):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: a number")
-        if not 0 < self.gamma <= 1:
+        if self.gamma is not None and not 0 < self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma!r}; allowed: 0 < gamma <= 1")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold is {self.threshold!r}; allowed: 0 to 1")
@@ -125,6 +135,7 @@ class AlignConfig:
 
     def _check_choices(self) -> None:
         allowed("calibrate", self.calibrate, (True, False))
+        allowed("centred", self.centred, (True, False, None))
         allowed("image_only_attention", self.image_only_attention, (True, False))
         allowed("elbo_strategy", self.elbo_strategy, tuple(STRATEGIES))
         allowed("collect_strategy", self.collect_strategy, (*STRATEGIES, None))
@@ -164,7 +175,8 @@ class AlignConfig:
 
         Layers and collecting timesteps are the model's own where it has any.
         """
-        return cls(**{"elbo_weighting": "likelihood", "prompt_order": "given"} | overrides)
+        settings: dict[str, Any] = {"gamma": 1 / 3, "centred": False, "prompt_order": "given"}
+        return cls(**settings | {"elbo_weighting": "likelihood"} | overrides)
 
     @classmethod
     def official(cls, **overrides: Any) -> AlignConfig:
@@ -174,6 +186,8 @@ class AlignConfig:
         mean self-attention twice. On SD3 it follows the code's flow path.
         """
         settings: dict[str, Any] = {
+            "gamma": 1 / 3,
+            "centred": False,
             "cross_weights": "resolution",
             "elbo_timesteps": tuple(range(1, 1000, 50)),
             "collect_timesteps": tuple(range(20, 201, 20)),
@@ -234,7 +248,7 @@ class AlignConfig:
             )
         free: dict[str, Any] = {
             name: settings.get(name) if settings.get(name) is not None else FALLBACK[name]
-            for name in ("cross_weights", "threshold")
+            for name in ("gamma", "centred", "cross_weights", "threshold")
             if getattr(chosen, name) is None
         }
         if chosen.collect_strategy is None:

@@ -81,12 +81,17 @@ def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor
 
 def to_image(maps: Tensor, size: Size) -> Tensor:
     """Heatmaps float32 [N, H, W] in [0, 1] on the CPU: bilinear (line 8), then min-max."""
+    heatmaps = torch.empty(len(maps), *size)
+    for target, one in zip(heatmaps, maps, strict=True):  # large pictures: one at a time
+        target.copy_(enlarge(one[None], size)[0])
+    return heatmaps
+
+
+def enlarge(maps: Tensor, size: Size) -> Tensor:
+    """`to_image` of all maps at once, where they are."""
     # The first min-max, in the precision of the refinement, leaves float32 enough digits.
     ready = minmax(maps, (1, 2)).float()
-    heatmaps = torch.empty(len(maps), *size)
-    for target, one in zip(heatmaps, ready, strict=True):  # large pictures: one at a time
-        target.copy_(minmax(resize(one[None], size), (1, 2))[0].clamp_(0, 1))
-    return heatmaps
+    return minmax(resize(ready, size), (1, 2)).clamp_(0, 1)
 
 
 def resize(maps: Tensor, size: Size) -> Tensor:
@@ -101,3 +106,23 @@ def resize(maps: Tensor, size: Size) -> Tensor:
 def activation(maps: Tensor) -> Tensor:
     """[N]: each map's peak over its mean, 1 for a map that points nowhere."""
     return maps.amax((1, 2)) / maps.mean((1, 2)).clamp_min(torch.finfo(maps.dtype).tiny)
+
+
+def otsu(values: Tensor) -> float:
+    """The threshold in (0, 1) that best splits values in [0, 1] into two classes (Otsu).
+
+    It maximises the variance between the classes over 256 bins; 0.5 where all values are alike.
+    """
+    bins = (values.flatten() * 255).round().long().clamp(0, 255)
+    counts = torch.bincount(bins, minlength=256).double().cpu()
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    below, mass = counts.cumsum(0), (counts * levels).cumsum(0)
+    above = below[-1] - below
+    means = mass / below.clamp_min(1), (mass[-1] - mass) / above.clamp_min(1)
+    between = below * above * (means[0] - means[1]).square()
+    best = between.max()
+    if not best > 0:
+        return 0.5
+    # A gap between the classes makes a plateau; its middle is the threshold.
+    plateau = (between >= best * (1 - 1e-12)).nonzero()[:, 0].double()
+    return float((plateau.mean() + 0.5) / 255)

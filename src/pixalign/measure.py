@@ -79,6 +79,7 @@ def class_scores(
     progress: Progress,
 ) -> list[Scores]:
     """Each image's scores: losses, their weighted mean, S."""
+    assert config.gamma is not None, "the config must be resolved"
     found = class_losses(backbone, latents, words, visits, batch_size, progress)
     scores = []
     for losses, visit in zip(found, visits, strict=True):

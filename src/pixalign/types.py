@@ -90,11 +90,6 @@ class Scores:
     scores: Tensor
     timesteps: tuple[float, ...]
 
-    @property
-    def exponents(self) -> Tensor:
-        """[N]: 1 / scores, in [1, 1 / gamma]."""
-        return 1 / self.scores
-
     @classmethod
     def neutral(cls, class_count: int) -> Scores:
         """The scores of an uncalibrated alignment: every class keeps its map."""

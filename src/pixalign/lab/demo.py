@@ -26,6 +26,7 @@ from pixalign.scenes.atlas import class_names, training_shares
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import sample_scenes
 
+SCENES = 8
 SIZE = 128  # pixels on a side
 FEWEST, MOST = 2, 4  # visible classes of a scene
 START = 1000  # the search starts at test scene START times the seed
@@ -92,7 +93,7 @@ def demo(
     *,
     model: Any = None,
     device: str = "auto",
-    scenes: int = 8,
+    scenes: int = SCENES,
     seed: int = 0,
     progress: bool = True,
     config: AlignConfig | None = None,
@@ -113,7 +114,7 @@ def demo(
     rows = [describe(*choice, *pair) for choice, pair in zip(chosen, pairs, strict=True)]
     before, after = pairs[0]
     record: dict[str, Any] = {
-        "command": _command(out, model, aligner.name, scenes, seed),
+        "command": _command(out, model, device, scenes, seed, config),
         "model": after.provenance["model"],
         "versions": versions(),
         "seed": seed,
@@ -154,13 +155,18 @@ def _align(
     return pairs
 
 
-def _command(out: Path, model: Any, name: str, scenes: int, seed: int) -> str:
-    words = ["pixalign", "demo", "--out", os.fspath(out)]
-    words += ["--scenes", str(scenes), "--seed", str(seed)]
-    if isinstance(model, str | os.PathLike):
-        words += ["--model", os.fspath(model)]
-    elif model is not None:
-        return f"{shlex.join(words)}  # with a loaded {name}"
+def _command(
+    out: Path, model: Any, device: str, scenes: int, seed: int, config: AlignConfig | None
+) -> str:
+    """What makes the same again: the command, or a call where the command has no option."""
+    named = model is None or isinstance(model, str | os.PathLike)
+    if not named or scenes != SCENES or config is not None:
+        shown = repr(os.fspath(model) if model is not None else None) if named else "pipe"
+        settings = f"scenes={scenes}, seed={seed}" + (", config=config" if config else "")
+        return f"pixalign.lab.demo.demo(Path({os.fspath(out)!r}), model={shown}, {settings})"
+    words = ["pixalign", "demo", "--out", os.fspath(out), "--seed", str(seed)]
+    words += ["--model", os.fspath(model)] if model is not None else []
+    words += ["--device", device] if device != "auto" else []
     return shlex.join(words)
 
 

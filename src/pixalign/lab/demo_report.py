@@ -121,7 +121,7 @@ def page(record: Mapping[str, Any], drawn: Sequence[Drawn]) -> str:
         verdict=verdict(record["summary"]),
         colours=["#" + bytes(colour).hex() for colour in viz.palette(most)[1:]],
         scale=viz.heat(np.linspace(0, 1, 256)[None]),
-        shades={"better": BETTER, "worse": WORSE, "same": SAME},
+        shades={"better": BETTER, "worse": WORSE},
     )
 
 

@@ -1,0 +1,70 @@
+"""docs/lab.md and its figures, rendered from the committed result files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pixalign.export import write_bytes
+from pixalign.lab.figures import draw_all, own_label
+
+TEMPLATE = "lab.md.j2"
+RESULTS = ("test", "val", "stress", "choice", "quality")
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """The result files of a docs folder by name; "young" holds those of early checkpoints."""
+    found: dict[str, Any] = {}
+    for name in RESULTS:
+        path = folder / f"{name}.json"
+        if not path.is_file():
+            raise FileNotFoundError(f"{str(path)!r} is missing; `pixalign lab study` writes it")
+        found[name] = json.loads(path.read_text(encoding="utf-8"))
+    found["gates"] = json.loads((folder.parent / "gates.json").read_text(encoding="utf-8"))
+    young = sorted(folder.glob("young-*.json"), key=lambda path: int(path.stem.split("-")[1]))
+    found["young"] = {
+        f"{int(path.stem.split('-')[1]):,}": json.loads(path.read_text(encoding="utf-8"))
+        for path in young
+    }
+    return found
+
+
+def report(docs: Path, *, figures: bool = True) -> Path:
+    """Render ``docs``/lab.md from its template and ``docs``/lab/study, with the figures."""
+    results = read_results(docs / "lab" / "study")
+    if figures:
+        draw_all(results, docs / "lab" / "study")
+    path = docs / "lab.md"
+    text = render((docs / TEMPLATE).read_text(encoding="utf-8"), results)
+    return write_bytes(path, text.encode())
+
+
+def render(template: str, results: Mapping[str, Any]) -> str:
+    """The document as text."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters.update(points=points, signed=signed, correlation=correlation)
+    return environment.from_string(template).render(**results, own=own_label(results["test"]))
+
+
+def points(entry: Mapping[str, Any]) -> str:
+    """ "76.6 (76.0 to 76.9)"."""
+    return f"{entry['miou']:.1f} ({entry['miou_low']:.1f} to {entry['miou_high']:.1f})"
+
+
+def signed(entry: Mapping[str, Any]) -> str:
+    """ "+0.36 (+0.22 to +0.52)", with a true minus sign."""
+    text = f"{entry['value']:+.2f} ({entry['low']:+.2f} to {entry['high']:+.2f})"
+    return text.replace("-", "−")
+
+
+def correlation(entry: Mapping[str, Any]) -> str:
+    """ "−.54 (−.57 to −.50)"."""
+    values = (entry["value"], entry["low"], entry["high"])
+    value, low, high = (f"{v:+.2f}".replace("0.", ".").replace("-", "−") for v in values)
+    return f"{value} ({low} to {high})"

@@ -1,0 +1,299 @@
+"""The study: does calibration help where the truth is known, and why?
+
+Every scene is measured once; all variants are computed from that (`run`), and compared with
+intervals over images (`pixalign.lab.summary`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pixalign.align import Aligner
+from pixalign.calibrate import calibrate
+from pixalign.config import AlignConfig
+from pixalign.heatmaps import activation, combine_layers, enlarge, otsu, refine
+from pixalign.lab.trial import Measured, Subject, draw_scenes, measure, subjects
+from pixalign.lab.variants import Plan, elbo_of, every_order, plan, strength
+from pixalign.metrics import THRESHOLDS, Tally, tally, threshold_index
+from pixalign.progress import Progress
+from pixalign.provenance import versions
+from pixalign.scenes.stress import DIALS, OTHER, TARGET, stress
+from pixalign.types import AttentionMaps, Size, allowed
+
+PARTS = ("main", "gamma", "sweeps", "stress")
+STRESS_LEVELS = (0.25, 0.5, 0.75, 1.0)
+AUTOMATIC = ("uncalibrated", "default")  # variants whose automatic threshold is judged
+_CHUNK = 24  # scenes in memory at once
+
+
+@dataclass
+class Outcome:
+    """What a run leaves: a tally of each variant, and what is known of each (image, class) pair.
+
+    ``pairs`` holds, for each image, its labels, areas, visible shares, ELBOs, norms and
+    activations; ``automatic[variant][image]`` is the index of Otsu's threshold.
+    """
+
+    tallies: dict[str, list[Tally]] = field(default_factory=dict)
+    pairs: list[dict[str, Any]] = field(default_factory=list)
+    automatic: dict[str, list[int]] = field(default_factory=dict)
+
+    def tally(self, variant: str) -> Tally:
+        """All images of a variant."""
+        return Tally.concatenate(self.tallies[variant])
+
+    def save(self, path: Path, key: str) -> None:
+        """Write beside the file and rename, so that a kill leaves the old one whole."""
+        columns = {
+            name: {column.name: getattr(self.tally(name), column.name) for column in fields(Tally)}
+            for name in self.tallies
+        }
+        partial = path.with_suffix(".writing")
+        torch.save(
+            {"key": key, "tallies": columns, "pairs": self.pairs, "automatic": self.automatic},
+            partial,
+        )
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: Path, key: str) -> Outcome:
+        """What an earlier run under the same key has finished; nothing without a file."""
+        if not path.is_file():
+            return cls()
+        state = torch.load(path, weights_only=True)
+        if state["key"] != key:
+            raise ValueError(
+                f"{str(path)!r} holds scenes of a study with other settings; move it away"
+            )
+        tallies = {name: [Tally(**columns)] for name, columns in state["tallies"].items()}
+        return cls(tallies, state["pairs"], state["automatic"])
+
+
+def native_size(aligner: Aligner) -> int:
+    """The side of the scenes that the model was trained on."""
+    height, width = aligner.backbone.native_size
+    if height != width:
+        raise ValueError(f"the model's pictures are {height}x{width}; the lab's are square")
+    return height
+
+
+def run(
+    aligner: Aligner,
+    split: str,
+    count: int,
+    parts: Sequence[str],
+    *,
+    keep: Path | None = None,
+    show: bool = True,
+) -> Outcome:
+    """All variants of the parts on ``count`` scenes of 2 to 4 objects of a split.
+
+    Finished scenes are kept in the file ``keep``, from which the next run goes on.
+    """
+    backbone, size = aligner.backbone, native_size(aligner)
+    planned = plan(backbone.family, aligner.own, tuple(parts))
+    scenes = draw_scenes(split, count)
+    key = json.dumps([split, count, sorted(parts), aligner.name, aligner.own])
+    outcome = Outcome.load(keep, key) if keep else Outcome()
+    with Progress(len(scenes), f"study {split}", show) as progress:
+        progress.advance(len(outcome.pairs))
+        for first in range(len(outcome.pairs), len(scenes), _CHUNK):
+            group = subjects(
+                scenes[first : first + _CHUNK], size, str(backbone.device), first=first
+            )
+            batch = aligner.batch_size
+            found = measure(backbone, group, planned.collecting, planned.scoring, batch)
+            for subject, measured in zip(group, found, strict=True):
+                _judge(outcome, planned, subject, measured)
+                progress.advance(1)
+            if keep:
+                outcome.save(keep, key)
+    return outcome
+
+
+def run_stress(
+    aligner: Aligner, scenes: int, *, show: bool = True
+) -> dict[tuple[str, float], Outcome]:
+    """Uncalibrated and calibrated on ``scenes`` scenes of each dial and level; 0 is the base."""
+    backbone, size = aligner.backbone, native_size(aligner)
+    planned = plan(backbone.family, aligner.own, ("main",))
+    wanted = ("uncalibrated", "default", "default-3")
+    few = Plan(
+        tuple(v for v in planned.variants if v.name in wanted),
+        {"own": planned.collecting["own"]},
+        {"20": planned.scoring["20"]},
+    )
+    settings = [(DIALS[0], 0.0)] + [(dial, level) for dial in DIALS for level in STRESS_LEVELS]
+    outcomes = {}
+    with Progress(len(settings) * scenes, "study stress", show) as progress:
+        for dial, level in settings:
+            outcome = Outcome()
+            batch = stress(dial, level, 0, scenes)
+            group = subjects(batch, size, str(backbone.device))
+            both = [s for s in group if len(s.labels) == 2]  # else the target is wholly hidden
+            for part in range(0, len(both), _CHUNK):
+                chunk = both[part : part + _CHUNK]
+                found = measure(backbone, chunk, few.collecting, few.scoring, aligner.batch_size)
+                for subject, measured in zip(chunk, found, strict=True):
+                    target = int(batch.labels[subject.number, TARGET])
+                    assert int(batch.labels[subject.number, OTHER]) in subject.labels
+                    _judge(outcome, few, subject, measured, target)
+            progress.advance(scenes)
+            outcomes[dial, level] = outcome
+    return outcomes
+
+
+def heatmaps_of(maps: AttentionMaps, config: AlignConfig, powers: Tensor, size: Size) -> Tensor:
+    """float32 [V, N, H, W] for V rows of exponents [V, N], as the Aligner computes them."""
+    assert config.cross_weights is not None
+    combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
+    raised = calibrate(combined.repeat(len(powers), 1, 1), powers.flatten())
+    refined = refine(raised, maps.self_attention, maps.grid)
+    return enlarge(refined, size).reshape(*powers.shape, *size)
+
+
+def _judge(
+    outcome: Outcome,
+    planned: Plan,
+    subject: Subject,
+    measured: Measured,
+    target: int | None = None,
+) -> None:
+    """Add one scene to the outcome."""
+    image, labels = len(outcome.pairs), [label + 1 for label in subject.labels]
+    size = (int(subject.truth.shape[0]), int(subject.truth.shape[1]))
+    for name, config in planned.collecting.items():
+        group = [variant for variant in planned.variants if variant.maps == name]
+        if not group:
+            continue
+        maps = measured.maps[name]
+        powers = torch.stack([variant.exponents(subject, measured) for variant in group])
+        heatmaps = heatmaps_of(maps, config, powers, size)
+        counted = tally(heatmaps, subject.truth, labels, image)
+        for variant, rows, heat in zip(group, counted, heatmaps, strict=True):
+            outcome.tallies.setdefault(variant.name, []).append(rows)
+            if variant.name in AUTOMATIC:
+                chosen = otsu(heat.amax(0))
+                outcome.automatic.setdefault(variant.name, []).append(_nearest(chosen))
+    by_name = {variant.name: variant.exponents for variant in planned.variants}
+    for name, source in (("best-order", "default"), ("best-order-3", "default-3")):
+        if source in by_name:
+            orders = every_order(by_name[source](subject, measured))
+            best = _best_order(planned, subject, measured, orders, labels, image)
+            outcome.tallies.setdefault(name, []).append(best)
+    outcome.pairs.append(_known(planned, subject, measured, target))
+
+
+def _best_order(
+    planned: Plan,
+    subject: Subject,
+    measured: Measured,
+    orders: Tensor,
+    labels: list[int],
+    image: int,
+) -> Tally:
+    """With the truth known: of the orders [O, N] of the exponents, the one that suits best."""
+    config = planned.collecting["own"]
+    size = (int(subject.truth.shape[0]), int(subject.truth.shape[1]))
+    heatmaps = heatmaps_of(measured.maps["own"], config, orders, size)
+    assert config.threshold is not None
+    at = _nearest(config.threshold)
+    return max(
+        tally(heatmaps, subject.truth, labels, image),
+        key=lambda rows: float(_ious(rows)[:, at].mean()),
+    )
+
+
+def _ious(rows: Tally) -> Tensor:
+    """float64 [R, T]."""
+    union = rows.claimed + rows.true[:, None] - rows.hits
+    return rows.hits.double() / union.clamp_min(1)
+
+
+def _nearest(threshold: float) -> int:
+    """The index of the nearest of THRESHOLDS."""
+    return threshold_index(min(max(round(threshold, 2), THRESHOLDS[0]), THRESHOLDS[-1]))
+
+
+def _known(
+    planned: Plan, subject: Subject, measured: Measured, target: int | None
+) -> dict[str, Any]:
+    config = planned.collecting["own"]
+    maps = measured.maps["own"]
+    assert config.cross_weights is not None
+    combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
+    bounds = elbo_of(measured)
+    return {
+        "labels": list(subject.labels),
+        "area": list(subject.area),
+        "visible": list(subject.visible),
+        "elbo": bounds.tolist(),
+        "norm": strength(bounds).tolist(),
+        "activation": activation(combined).tolist(),
+        "target": target,
+    }
+
+
+def study(
+    aligner: Aligner,
+    split: str,
+    count: int,
+    *,
+    parts: Sequence[str] = PARTS,
+    stress_scenes: int = 60,
+    reference: Mapping[str, Any] | None = None,
+    draws: int = 1000,
+    keep: Path | None = None,
+    show: bool = True,
+) -> dict[str, Any]:
+    """Run the parts and compare. ``reference`` is an earlier study (of val): each variant's fixed
+    threshold is the best one there; without it, the model's own."""
+    from pixalign.lab.summary import describe_stress, summarise
+
+    for part in parts:
+        allowed("a part", part, PARTS)
+    result: dict[str, Any] = {
+        "split": split,
+        "parts": list(parts),
+        "model": aligner.name,
+        "own": aligner.own,
+        "device": device_name(aligner.backbone.device),
+        "versions": versions(),
+    }
+    scored = [part for part in parts if part != "stress"]
+    if scored:
+        outcome = run(aligner, split, count, scored, keep=keep, show=show)
+        result |= summarise(outcome, aligner.own, reference, draws)
+    if "stress" in parts:
+        result["stress"] = describe_stress(run_stress(aligner, stress_scenes, show=show), draws)
+    return result
+
+
+def device_name(device: torch.device) -> str:
+    """What the device is called by its maker, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def study_of(
+    model: Path | None,
+    split: str,
+    count: int,
+    *,
+    device: str = "auto",
+    reference: Path | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """`study` of a model folder (None: the embedded model), in float32."""
+    known = json.loads(reference.read_text(encoding="utf-8")) if reference else None
+    aligner = Aligner.from_pretrained(
+        model, device=device, dtype="float32", batch_size="auto" if device == "cpu" else 1024
+    )
+    return study(aligner, split, count, reference=known, **options)
