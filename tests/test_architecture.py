@@ -21,6 +21,7 @@ ROWS = (
     ("plan",),
     ("elbo",),
     ("calibrate",),
+    ("adaptive",),
     ("heatmaps",),
     ("collect",),
     ("measure",),

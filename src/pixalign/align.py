@@ -293,6 +293,10 @@ class Aligner:
                     "collect": visits[0].steps.time.tolist(),
                     "elbo": list(scores.timesteps),
                 },
+                "forwards": {
+                    "collect": len(words.prompts) * len(visits[0].steps),
+                    "elbo": len(set(words.elbo_texts)) * len(scores.timesteps),
+                },
                 "source": encoded.source,
                 "versions": versions(),
             },

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pixalign.schedule import STRATEGIES, WEIGHTINGS
 from pixalign.types import allowed
 
-PRESETS = ("default", "paper", "official", "uncalibrated")
+PRESETS = ("default", "paper", "official", "fast", "uncalibrated")
 
 # What holds where neither the caller nor the model says otherwise.
 FALLBACK: Mapping[str, Any] = MappingProxyType(
@@ -36,8 +36,9 @@ class AlignConfig:
     """How images and classes are aligned (Algorithm 1). Immutable; checked when built.
 
     ``AlignConfig()`` is this library's default. ``paper()`` is what the paper writes,
-    ``official()`` what the authors' released code computes, ``uncalibrated()`` the default
-    without the ELBO. Each preset takes overrides: ``AlignConfig.paper(gamma=1 / 2)``.
+    ``official()`` what the authors' released code computes, ``fast()`` the default with fewer
+    passes, ``uncalibrated()`` the default without the ELBO. Each preset takes overrides:
+    ``AlignConfig.paper(gamma=1 / 2)``.
 
     None leaves a choice to the model: its folder may carry settings of its own, else `FALLBACK`
     holds. That is so for ``gamma``, ``centred``, ``cross_weights``, the collecting
@@ -56,6 +57,10 @@ class AlignConfig:
     elbo_timesteps: tuple[int, ...] | None = None
     elbo_weighting: str = "uniform"
     elbo_text: Literal["phrase", "name"] = "phrase"
+    # Timesteps in stages, until more would change the exponents by less than this share of
+    # 1 / gamma - 1 in the mean; None visits all.
+    elbo_tolerance: float | None = None
+    elbo_stage: int = 5
 
     # Collecting attention, Eq. 4.
     collect_steps: int = 10
@@ -91,10 +96,7 @@ class AlignConfig:
             if getattr(self, name) is not None:
                 plain = (x.item() if hasattr(x, "item") else x for x in getattr(self, name))
                 object.__setattr__(self, name, tuple(plain))
-        if isinstance(self.cross_weights, Mapping):
-            object.__setattr__(self, "cross_weights", dict(self.cross_weights))
-        elif self.cross_weights is not None and not isinstance(self.cross_weights, str):
-            object.__setattr__(self, "cross_weights", tuple(map(float, self.cross_weights)))
+        object.__setattr__(self, "cross_weights", _plain_weights(self.cross_weights))
         self._check_numbers()
         self._check_choices()
         for family, overrides in self.by_family.items():
@@ -118,7 +120,9 @@ class AlignConfig:
         for name in ("temperature", "weak_activation"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: above 0")
-        for name in ("elbo_steps", "collect_steps"):
+        if self.elbo_tolerance is not None and not self.elbo_tolerance >= 0:
+            raise ValueError(f"elbo_tolerance is {self.elbo_tolerance!r}; allowed: from 0, or None")
+        for name in ("elbo_steps", "elbo_stage", "collect_steps"):
             steps = getattr(self, name)
             if not isinstance(steps, int) or steps < 1:
                 raise ValueError(f"{name} is {steps!r}; allowed: a whole number from 1")
@@ -212,6 +216,11 @@ class AlignConfig:
         return cls(**settings | overrides)
 
     @classmethod
+    def fast(cls, **overrides: Any) -> AlignConfig:
+        """The default with fewer ELBO passes where they suffice: see ``elbo_tolerance``."""
+        return cls(**{"elbo_tolerance": 0.1} | overrides)
+
+    @classmethod
     def uncalibrated(cls, **overrides: Any) -> AlignConfig:
         """Algorithm 1 without lines 3 and 7: attention alone."""
         return cls(**{"calibrate": False} | overrides)
@@ -241,13 +250,13 @@ class AlignConfig:
         from `FALLBACK`.
         """
         chosen = dataclasses.replace(self, **dict(self.by_family.get(family, {}), by_family={}))
-        settings = dict(own or {})
-        if not chosen.calibrate:
-            settings["threshold"] = settings.get(
-                "uncalibrated_threshold", settings.get("threshold")
-            )
+        settings = {name: value for name, value in (own or {}).items() if value is not None}
+        for name in settings:
+            allowed("a model's setting", name, MODEL_SETTINGS)
+        if not chosen.calibrate and "uncalibrated_threshold" in settings:
+            settings["threshold"] = settings["uncalibrated_threshold"]
         free: dict[str, Any] = {
-            name: settings.get(name) if settings.get(name) is not None else FALLBACK[name]
+            name: settings.get(name, FALLBACK[name])
             for name in ("gamma", "centred", "cross_weights", "threshold")
             if getattr(chosen, name) is None
         }
@@ -259,5 +268,22 @@ class AlignConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values; ``AlignConfig(**config.to_dict())`` equals the config."""
-        values = dataclasses.asdict(self)
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values["by_family"] = {family: dict(changes) for family, changes in self.by_family.items()}
+        if isinstance(self.cross_weights, Mapping):
+            values["cross_weights"] = dict(self.cross_weights)
         return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
+def _plain_weights(given: Any) -> Any:
+    """Weights as floats; a name, or None, as it is."""
+    if given is None or isinstance(given, str):
+        return given
+    try:
+        if isinstance(given, Mapping):
+            return {str(name): float(weight) for name, weight in given.items()}
+        return tuple(map(float, given))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"cross_weights is {given!r}; allowed: a name, numbers by resolution or by layer"
+        ) from error

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pixalign import elbo
+from pixalign.adaptive import expected_change, stages
 from pixalign.backbones import Backbone
 from pixalign.batching import BatchSize
 from pixalign.calibrate import alignment_scores, weighted_elbo
@@ -78,22 +79,62 @@ def class_scores(
     batch_size: BatchSize,
     progress: Progress,
 ) -> list[Scores]:
-    """Each image's scores: losses, their weighted mean, S."""
-    assert config.gamma is not None, "the config must be resolved"
-    found = class_losses(backbone, latents, words, visits, batch_size, progress)
-    scores = []
-    for losses, visit in zip(found, visits, strict=True):
-        weights = visit.steps.weights(config.elbo_weighting, backbone.objective)
-        bounds = weighted_elbo(losses, weights)
-        scores.append(
-            Scores(
-                losses=losses,
-                elbo=bounds.float(),
-                scores=alignment_scores(bounds, config.gamma),
-                timesteps=tuple(visit.steps.time.tolist()),
-            )
+    """Each image's scores: losses, their weighted mean, S.
+
+    Under a tolerance the timesteps are visited in stages, and each image leaves when more of them
+    would hardly change its exponents; the others go on together.
+    """
+    gamma, centred, tolerance = config.gamma, bool(config.centred), config.elbo_tolerance
+    assert gamma is not None, "the config must be resolved"
+    weights = [v.steps.weights(config.elbo_weighting, backbone.objective) for v in visits]
+    count = len(visits[0].steps)
+    plan = [list(range(count))] if tolerance is None else stages(count, config.elbo_stage)
+    seen: list[list[int]] = [[] for _ in words]
+    found: list[list[Tensor]] = [[] for _ in words]
+    open_ = list(range(len(words)))
+    for stage in plan:
+        parts = class_losses(
+            backbone,
+            latents[open_],
+            [words[image] for image in open_],
+            [visits[image].at(stage) for image in open_],
+            batch_size,
+            progress,
         )
-    return scores
+        for image, part in zip(open_, parts, strict=True):
+            seen[image] += stage
+            found[image].append(part)
+        if tolerance is not None:
+            open_ = [
+                image
+                for image in open_
+                if expected_change(
+                    torch.cat(found[image], 1), weights[image][seen[image]], gamma, centred
+                )
+                > tolerance
+            ]
+        if not open_:
+            break
+    return [
+        _scores(torch.cat(parts, 1), places, weight, visit, gamma)
+        for parts, places, weight, visit in zip(found, seen, weights, visits, strict=True)
+    ]
+
+
+def _scores(
+    losses: Tensor, places: list[int], weights: Tensor, visit: Visit, gamma: float
+) -> Scores:
+    """Scores of losses [N, T] at some places of a visit, put into its order."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    at = [places[index] for index in order]
+    own = losses[:, order]
+    bounds = weighted_elbo(own, weights[at] / weights[at].sum())
+    return Scores(
+        losses=own,
+        elbo=bounds.float(),
+        scores=alignment_scores(bounds, gamma),
+        timesteps=tuple(visit.steps.time[at].tolist()),
+    )
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

@@ -39,6 +39,13 @@ class Visit:
             torch.cat([visit.noise for visit in visits]),
         )
 
+    def at(self, places: Sequence[int]) -> Visit:
+        """Some of the timesteps, with their noise."""
+        if len(places) == len(self.steps):
+            return self
+        index = torch.tensor(places)
+        return Visit(self.steps[index], self.noise[index.to(self.noise.device)])
+
 
 @dataclass(frozen=True)
 class Batch:

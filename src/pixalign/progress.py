@@ -10,13 +10,13 @@ from tqdm import tqdm
 
 
 class Progress:
-    """Counts forward passes; draws a bar on stderr when asked to and someone is watching."""
+    """Counts passes or other units; draws a bar on stderr when asked to and someone is watching."""
 
-    def __init__(self, total: int, label: str, show: bool) -> None:
+    def __init__(self, total: int, label: str, show: bool, unit: str = "pass") -> None:
         self._bar: tqdm[Any] | None = None
         if show:
             # disable=None keeps the bar out of files and pipes.
-            self._bar = tqdm(total=total, desc=label, unit="pass", file=sys.stderr, disable=None)
+            self._bar = tqdm(total=total, desc=label, unit=unit, file=sys.stderr, disable=None)
 
     def advance(self, count: int) -> None:
         """Some passes more are done."""

@@ -193,12 +193,11 @@ class Backbone(ABC):
         if vae.dtype == torch.float32 or elsewhere:
             return vae
         if self._vae is None:
+            device = self.device  # asking walks through the whole pipeline
             with torch.device("meta"):
                 copy = type(vae).from_config(vae.config)
             copy.decoder, copy.post_quant_conv = nn.Identity(), None
-            kept = {
-                name: weights[name].to(self.device, torch.float32) for name in copy.state_dict()
-            }
+            kept = {name: weights[name].to(device, torch.float32) for name in copy.state_dict()}
             copy.load_state_dict(kept, assign=True)
             self._vae = copy.eval()
         return self._vae

@@ -43,7 +43,7 @@ def choose(aligner: Aligner, count: int, *, show: bool = True) -> dict[str, Any]
     reached = _best(scenes, weights, start)[0]
     tried: list[dict[str, Any]] = [{"layers": dict(weights), "miou": reached}]
     total = _ROUNDS * len(layers) * (len(WEIGHTS) - 1) + len(names) + 2 * len(GAMMAS)
-    with Progress(total, "choose", show) as progress:
+    with Progress(total, "choose", show, "try") as progress:
         for _ in range(_ROUNDS):
             for layer in layers.names:
                 options = {weights[layer]: reached}
@@ -111,7 +111,7 @@ def _measure(
     scoring = {"20": AlignConfig().resolved(backbone.family)}
     batch = draw_scenes("val", count)
     found: list[Scene] = []
-    with Progress(len(batch), "measure", show) as progress:
+    with Progress(len(batch), "measure", show, "scene") as progress:
         for first in range(0, len(batch), _CHUNK):
             group = subjects(batch[first : first + _CHUNK], size, str(backbone.device), first=first)
             made = measure(backbone, group, collecting, scoring, aligner.batch_size)

@@ -144,7 +144,7 @@ def _align(
     if config is not None:
         plain = dataclasses.replace(config, calibrate=False)
     pairs = []
-    with Progress(2 * len(scenes), "demo", progress) as bar:
+    with Progress(2 * len(scenes), "demo", progress, "alignment") as bar:
         for scene in scenes:
             encoded = aligner.encode(Image.fromarray(scene.picture))
             before = aligner.align(encoded, scene.classes, config=plain, seed=seed)

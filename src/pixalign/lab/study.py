@@ -103,7 +103,7 @@ def run(
     scenes = draw_scenes(split, count)
     key = json.dumps([split, count, sorted(parts), aligner.name, aligner.own])
     outcome = Outcome.load(keep, key) if keep else Outcome()
-    with Progress(len(scenes), f"study {split}", show) as progress:
+    with Progress(len(scenes), f"study {split}", show, "scene") as progress:
         progress.advance(len(outcome.pairs))
         for first in range(len(outcome.pairs), len(scenes), _CHUNK):
             group = subjects(
@@ -133,7 +133,7 @@ def run_stress(
     )
     settings = [(DIALS[0], 0.0)] + [(dial, level) for dial in DIALS for level in STRESS_LEVELS]
     outcomes = {}
-    with Progress(len(settings) * scenes, "study stress", show) as progress:
+    with Progress(len(settings) * scenes, "study stress", show, "scene") as progress:
         for dial, level in settings:
             outcome = Outcome()
             batch = stress(dial, level, 0, scenes)
