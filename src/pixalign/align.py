@@ -49,6 +49,8 @@ class Aligner:
     ``Aligner(pipe)`` takes a loaded diffusers pipeline and leaves it exactly as it is;
     `from_pretrained` loads one. ``config`` is what `align` uses unless told otherwise; ``own``
     are the model's settings for what the config leaves open (see `AlignConfig.resolved`).
+    ``memory="low"`` takes smaller batches. ``compile=True`` compiles the ELBO's passes, which are
+    most of the work: worth it for many images, since each shape takes a minute at first.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class Aligner:
         *,
         config: AlignConfig | None = None,
         batch_size: int | str = "auto",
+        memory: str = "normal",
+        compile: bool | str = False,
         progress: bool = False,
         name: str | None = None,
         own: Mapping[str, Any] | None = None,
@@ -65,7 +69,9 @@ class Aligner:
         self.backbone.check_alignable()
         self.config = config or AlignConfig()
         self.own = dict(own or {})
-        self.batch_size = BatchSize(batch_size)
+        self.batch_size = BatchSize(batch_size, memory)
+        if compile:
+            self.backbone.compile("inductor" if compile is True else compile)
         self.progress = progress
         self.name = name or type(self.backbone.pipe).__name__
 
@@ -78,6 +84,8 @@ class Aligner:
         dtype: str = "auto",
         config: AlignConfig | None = None,
         batch_size: int | str = "auto",
+        memory: str = "normal",
+        compile: bool | str = False,
         progress: bool = False,
         **options: Any,
     ) -> Aligner:
@@ -99,7 +107,14 @@ class Aligner:
             backbone = load(model, device, dtype, **options)
             name = "sd1-like, embedded" if model is EMBEDDED else os.fspath(model)
         return cls(
-            backbone, config=config, batch_size=batch_size, progress=progress, name=name, own=own
+            backbone,
+            config=config,
+            batch_size=batch_size,
+            memory=memory,
+            compile=compile,
+            progress=progress,
+            name=name,
+            own=own,
         )
 
     def encode(
@@ -120,6 +135,7 @@ class Aligner:
             backbone.native_size,
             backbone.size_multiple,
             backbone.largest_side,
+            few=backbone.compiled,
         )
         source = os.fspath(image) if isinstance(image, str | os.PathLike) else None
         latents = backbone.encode_image(to_pixels(picture, size))
@@ -214,7 +230,8 @@ class Aligner:
             by_size.setdefault((run, size), []).append(index)
         for indices in by_size.values():
             latents = encoded[indices[0]].latents
-            most = images_at_once(self.backbone, latents, config.self_attention)
+            low = self.batch_size.memory == "low"
+            most = 1 if low else images_at_once(self.backbone, latents, config.self_attention)
             for first in range(0, len(indices), most):
                 yield indices[first : first + most]
 

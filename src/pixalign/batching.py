@@ -9,19 +9,24 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from pixalign.types import allowed
+
 Result = TypeVar("Result")
 
 # Latent positions in one automatic batch: 64 images of SD1's 64x64 on a GPU, 8 on a CPU.
 _POSITIONS = {"cuda": 2**18, "mps": 2**16, "cpu": 2**15}
+MEMORY = {"normal": 1, "low": 4}  # by how much automatic batches are smaller
 
 
 class BatchSize:
     """The size of a batch: fixed, or automatic; halved for good when memory runs out."""
 
-    def __init__(self, requested: int | str = "auto") -> None:
+    def __init__(self, requested: int | str = "auto", memory: str = "normal") -> None:
+        allowed("memory", memory, tuple(MEMORY))
         if requested != "auto" and (not isinstance(requested, int) or requested < 1):
             raise ValueError(f"batch_size is {requested!r}; allowed: 'auto' or a number from 1")
         self.requested = requested
+        self.memory = memory
         self.limits: dict[str, int] = {}  # learnt from running out of memory, by kind of work
         self.notes: list[str] = []
 
@@ -31,7 +36,8 @@ class BatchSize:
             size = self.requested
         else:
             positions = latents.shape[-2] * latents.shape[-1]
-            size = max(1, _POSITIONS.get(latents.device.type, 2**16) // positions)
+            most = _POSITIONS.get(latents.device.type, 2**16) // MEMORY[self.memory]
+            size = max(1, most // positions)
         return min(size, self.limits.get(kind, size))
 
     def attempt(

@@ -40,7 +40,7 @@ def segment(
         str | None, typer.Option(help="Hub id or diffusers folder; see `pixalign models`.")
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="default, paper, official or uncalibrated.")
+        str, typer.Option(help="default, paper, official, fast or uncalibrated.")
     ] = "default",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files. [default: IMG's name + -pixalign]")
@@ -61,6 +61,7 @@ def segment(
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
     batch_size: Annotated[str, typer.Option(help="Passes at once: auto or a number.")] = "auto",
+    memory: Annotated[str, typer.Option(help="normal, or low for smaller batches.")] = "normal",
     json_: Json = False,
 ) -> None:
     """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
@@ -80,7 +81,7 @@ def segment(
     if caption is not None:
         locate(phrases, caption)
     passes = int(batch_size) if batch_size.isdecimal() else batch_size
-    BatchSize(passes)
+    BatchSize(passes, memory)
     read_image(image)
     folder = out or (None if json_ else Path(f"{Path(image).stem}-pixalign"))
     if folder is not None:
@@ -93,6 +94,7 @@ def segment(
         dtype=dtype,
         config=config,
         batch_size=passes,
+        memory=memory,
         progress=True,
     )
     result = aligner.align(image, phrases, caption=caption, seed=seed)

@@ -53,7 +53,7 @@ def collect(
         sums: dict[Site, Tensor] = {}
         with reader.attached(backbone.denoiser):
             while done < len(passes):
-                part = passes.batch(done, done + size)
+                part = passes.batch(done, min(done + size, len(passes)))
                 reader.columns, reader.owners = columns[part.text.to(device)], part.image
                 backbone.predict(part.z, part.steps, part.texts)
                 for site, maps in reader.cross.items():

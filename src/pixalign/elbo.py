@@ -23,13 +23,26 @@ def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: 
 
     def work(size: int) -> None:
         nonlocal done
+        # Out of memory or not, a compiled batch has one of two sizes.
+        full = batch_size.of(passes.latents, "elbo")
         while done < len(passes):
-            part = passes.batch(done, done + size)
+            left = len(passes) - done
+            together = fixed_size(left, full) if backbone.compiled else min(size, left)
+            part = passes.batch(done, done + together)
             estimate = backbone.epsilon(part.z, part.steps, part.texts)
-            last = done + len(part.z)
-            errors[done:last] = (estimate - part.noise).square().mean(dim=(1, 2, 3))
+            last = min(done + together, len(passes))
+            errors[done:last] = (estimate - part.noise).square().mean((1, 2, 3))[: last - done]
             progress.advance(last - done)
             done = last
 
     batch_size.attempt(passes.latents, len(passes), "elbo", work)
     return errors.reshape(-1, passes.steps_each).cpu()
+
+
+def fixed_size(left: int, full: int) -> int:
+    """The size of the next compiled batch: ``full``, or a quarter of it when that wastes less.
+
+    Code is compiled for a size, so batches have one of two sizes and the last is filled up.
+    """
+    quarter = max(1, full // 4)
+    return full if left > 3 * quarter else quarter

@@ -101,14 +101,25 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def model_size(size: Size, resize: str, native: Size, multiple: int, largest: int) -> Size:
+# Shapes, height over width, to which pictures are rounded where each shape costs a compilation.
+RATIOS = (1 / 3, 1 / 2, 9 / 16, 2 / 3, 3 / 4, 1.0, 4 / 3, 3 / 2, 16 / 9, 2.0, 3.0)
+
+
+def model_size(
+    size: Size, resize: str, native: Size, multiple: int, largest: int, *, few: bool = False
+) -> Size:
     """The (height, width) at which a model sees a picture of that (height, width).
 
     "square" is the native size, whatever the picture. "keep" keeps the picture's shape at
-    about the native area, sides rounded to ``multiple`` and no longer than ``largest``.
+    about the native area, sides rounded to ``multiple`` and no longer than ``largest``; with
+    ``few`` the shape is first rounded to the nearest of `RATIOS`.
     """
     if resize == "square":
         return native
+    if few:
+        shape = math.log(size[0] / size[1])
+        ratio = min(RATIOS, key=lambda known: abs(math.log(known) - shape))
+        size = (round(1000 * math.sqrt(ratio)), round(1000 / math.sqrt(ratio)))
     scale = math.sqrt(native[0] * native[1] / (size[0] * size[1]))
     steps = [max(1, round(side * scale / multiple)) for side in size]
     height, width = (min(step * multiple, largest // multiple * multiple) for step in steps)

@@ -89,8 +89,11 @@ class Passes:
         return len(self.visit.steps) // len(self.latents)
 
     def batch(self, first: int, last: int) -> Batch:
-        """Passes first .. last - 1: all steps of the first text, then of the second ..."""
-        index = torch.arange(first, min(last, len(self)))
+        """Passes first .. last - 1: all steps of the first text, then of the second ...
+
+        Beyond the last pass it is repeated, to fill a batch of a given size.
+        """
+        index = torch.arange(first, last).clamp_max(len(self) - 1)
         text = index // self.steps_each
         image = self.owners[text]
         place = image * self.steps_each + index % self.steps_each

@@ -18,6 +18,9 @@ from pixalign.types import Size, TokenSpans
 # Prompts that go through the text encoders together.
 _TEXT_BATCH = 32
 
+# Shapes of batches for which compiled code is kept.
+_COMPILED_SHAPES = 64
+
 
 @dataclass(frozen=True)
 class TextCondition:
@@ -89,6 +92,7 @@ class Backbone(ABC):
         self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
         self._vae: Any = None
+        self._compiled: Any = None
 
     @classmethod
     @abstractmethod
@@ -125,7 +129,7 @@ class Backbone(ABC):
     def _encode_text(self, prompts: list[str]) -> TextCondition: ...
 
     @abstractmethod
-    def _forward(self, z: Tensor, time: Tensor, text: TextCondition) -> Tensor: ...
+    def _forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor: ...
 
     @property
     def device(self) -> torch.device:
@@ -256,15 +260,37 @@ class Backbone(ABC):
                 "cannot be told"
             )
 
+    def compile(self, backend: str = "inductor") -> None:
+        """Let `epsilon` run a compiled copy of the network's code; its weights stay shared.
+
+        Each shape of a batch is compiled when it is first met.
+        """
+        self._compiled = torch.compile(self.denoiser, backend=backend, dynamic=False)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether `epsilon` runs compiled code."""
+        return self._compiled is not None
+
     @torch.no_grad()
-    def predict(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
+    def predict(
+        self, z: Tensor, steps: Steps, text: TextCondition, *, network: Any = None
+    ) -> Tensor:
         """The network's output at noised latents [B, C, h, w], steps [B], texts [B]: float32."""
-        output = self._forward(z.to(self.dtype), steps.time.float().to(z.device), text)
+        time = steps.time.float().to(z.device)
+        asked = self.denoiser if network is None else network
+        output = self._forward(asked, z.to(self.dtype), time, text)
         return output.float()
 
     def epsilon(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
         """The network's estimate of the noise in z, whatever its objective: float32 [B, ...]."""
-        estimate = to_epsilon(self.objective, self.predict(z, steps, text), z, steps)
+        if self._compiled is None:
+            output = self.predict(z, steps, text)
+        else:
+            # The limit is there to stop endless recompiling; our shapes are few and fixed.
+            with torch._dynamo.config.patch(recompile_limit=_COMPILED_SHAPES):
+                output = self.predict(z, steps, text, network=self._compiled)
+        estimate = to_epsilon(self.objective, output, z, steps)
         _check_finite(estimate, f"the {self.family} network", self.dtype)
         return estimate
 

@@ -66,8 +66,8 @@ class StableDiffusion(Backbone):
         embeds, _ = self.pipe.encode_prompt(prompts, self.device, 1, False)
         return TextCondition(embeds)
 
-    def _forward(self, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
-        output: Tensor = self.pipe.unet(
+    def _forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+        output: Tensor = network(
             z, time.long(), encoder_hidden_states=text.embeds, return_dict=False
         )[0]
         return output

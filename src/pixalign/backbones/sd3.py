@@ -86,8 +86,8 @@ class StableDiffusion3(Backbone):
         )
         return TextCondition(embeds, pooled)
 
-    def _forward(self, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
-        output: Tensor = self.pipe.transformer(
+    def _forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+        output: Tensor = network(
             hidden_states=z,
             timestep=time.float(),
             encoder_hidden_states=text.embeds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -37,10 +38,10 @@ class StableDiffusionXL(StableDiffusion):
         )
         return TextCondition(embeds, pooled)
 
-    def _forward(self, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+    def _forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
         height, width = (side * self.vae_factor for side in z.shape[-2:])
         ids = z.new_tensor([[height, width, 0, 0, height, width]]).expand(len(z), -1)
-        output: Tensor = self.pipe.unet(
+        output: Tensor = network(
             z,
             time.long(),
             encoder_hidden_states=text.embeds,
