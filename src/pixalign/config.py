@@ -218,7 +218,7 @@ class AlignConfig:
     @classmethod
     def fast(cls, **overrides: Any) -> AlignConfig:
         """The default with fewer ELBO passes where they suffice: see ``elbo_tolerance``."""
-        return cls(**{"elbo_tolerance": 0.1} | overrides)
+        return cls(**{"elbo_tolerance": 0.15} | overrides)
 
     @classmethod
     def uncalibrated(cls, **overrides: Any) -> AlignConfig:

@@ -1,0 +1,125 @@
+"""How many ELBO passes does calibration need? Forwards against mIoU on the lab's scenes.
+
+python benchmarks/adaptive.py --split test --count 600 --device auto --out adaptive.json
+
+Every scene is measured once with the full budget; what stopping early would have done is computed
+from the same losses, by the functions that the library uses. Fixed smaller budgets (the first
+stages for every image) stand beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pixalign.adaptive import expected_change, stages
+from pixalign.align import Aligner
+from pixalign.backbones.load import hide_loading_bars
+from pixalign.calibrate import alignment_scores, exponents
+from pixalign.config import AlignConfig
+from pixalign.lab.study import device_name, heatmaps_of, native_size
+from pixalign.lab.trial import draw_scenes, measure, subjects
+from pixalign.metrics import Tally, bootstrap_weights, figures, interval, tally
+from pixalign.progress import Progress
+
+TOLERANCES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+_CHUNK = 24
+
+
+def powers_after(losses: Tensor, budget: Any, config: AlignConfig) -> tuple[Tensor, int]:
+    """Exponents [N] and passes a class took: ``budget`` is a tolerance, or a number of stages."""
+    assert config.gamma is not None
+    weights = torch.ones(losses.shape[1], dtype=torch.float64)  # every step alike
+    seen: list[int] = []
+    plan = stages(losses.shape[1], config.elbo_stage)
+    for done, stage in enumerate(plan, 1):
+        seen += stage
+        if isinstance(budget, int):
+            if done == budget:
+                break
+        elif (
+            expected_change(losses[:, seen], weights[seen], config.gamma, bool(config.centred))
+            <= budget
+        ):
+            break
+    bounds = losses[:, sorted(seen)].double().mean(1)
+    return exponents(alignment_scores(bounds, config.gamma), bool(config.centred)), len(seen)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Measure, print a table, write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--split", default="test", choices=("val", "test"))
+    parser.add_argument("--count", type=int, default=600)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--gamma", type=float, help="instead of the model's own, uncentred")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args(arguments)
+    hide_loading_bars()
+    aligner = Aligner.from_pretrained(device=args.device, dtype="float32")
+    backbone = aligner.backbone
+    changes = {"gamma": args.gamma, "centred": False} if args.gamma else {}
+    config = AlignConfig(**changes).resolved(backbone.family, aligner.own)
+    budgets: dict[str, Any] = {"full": len(stages(config.elbo_steps, config.elbo_stage))}
+    budgets |= {f"{config.elbo_stage * n} steps": n for n in (1, 2, 3)}
+    budgets |= {f"tolerance {t:g}": t for t in TOLERANCES}
+    tallies: dict[str, list[Tally]] = {name: [] for name in ("uncalibrated", *budgets)}
+    used = dict.fromkeys(budgets, 0)
+    scenes = draw_scenes(args.split, args.count)
+    with Progress(len(scenes), "scenes", True, "scene") as progress:
+        for first in range(0, len(scenes), _CHUNK):
+            part = scenes[first : first + _CHUNK]
+            group = subjects(part, native_size(aligner), str(backbone.device), first=first)
+            found = measure(backbone, group, {"own": config}, {"20": config}, aligner.batch_size)
+            for subject, measured in zip(group, found, strict=True):
+                losses = measured.losses["20"]
+                chosen = {n: powers_after(losses, b, config) for n, b in budgets.items()}
+                rows = torch.stack([torch.ones(len(losses)), *(p for p, _ in chosen.values())])
+                size = (int(subject.truth.shape[0]), int(subject.truth.shape[1]))
+                heatmaps = heatmaps_of(measured.maps["own"], config, rows, size)
+                labels = [label + 1 for label in subject.labels]
+                counted = tally(heatmaps, subject.truth, labels, subject.number)
+                for name, one in zip(tallies, counted, strict=True):
+                    tallies[name].append(one)
+                for name, (_, steps) in chosen.items():
+                    used[name] += steps * len(losses)
+                progress.advance(1)
+    result = summary(tallies, used, len(scenes))
+    result |= {"split": args.split, "device": device_name(backbone.device)}
+    result |= {"gamma": config.gamma, "centred": config.centred}
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for name, row in result["rows"].items():
+        ends = "{low:+.2f} to {high:+.2f}".format(**row["minus_full"])
+        fewer = f"{row['fewer']:.2f} x fewer" if row["fewer"] else ""
+        print(f"{name:<16} mIoU {row['miou']:.2f}  minus full {ends:<18} {fewer}")
+    return result
+
+
+def summary(tallies: dict[str, list[Tally]], used: dict[str, int], images: int) -> dict[str, Any]:
+    """mIoU of every budget, its paired difference to the full one, and how many passes it saves."""
+    weights = bootstrap_weights(images, 1000)
+    made = {name: figures(Tally.concatenate(rows), weights, None) for name, rows in tallies.items()}
+    full, drawn = made["full"]
+    rows = {}
+    for name, (one, values) in made.items():
+        low, high = interval(values - drawn)
+        rows[name] = {
+            "miou": round(one.miou, 3),
+            "minus_full": {
+                "value": round(one.miou - full.miou, 3),
+                "low": round(low, 3),
+                "high": round(high, 3),
+            },
+            "fewer": round(used["full"] / used[name], 3) if name in used else None,
+        }
+    return {"images": images, "rows": rows}
+
+
+if __name__ == "__main__":
+    main()
