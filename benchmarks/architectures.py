@@ -87,17 +87,22 @@ def build(arch: str, device: str = "cpu", dtype: str = "auto") -> Model:
     place = resolve_device(device)
     if arch == "embedded":
         backbone = load(EMBEDDED, device, dtype)
-        return Model(backbone, _scene(backbone), class_names(), model_settings(EMBEDDED))
+        return Model(backbone, _scene(backbone), names_of(arch), model_settings(EMBEDDED))
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         torch.manual_seed(0)
-        pipe = _BUILDERS[arch](place)
+        pipe = PIPELINES[arch](place)
     backbone = wrap(pipe)
     number = resolve_dtype(dtype, place, type(backbone))
     for name, part in pipe.components.items():
         if isinstance(part, nn.Module):
-            part.eval().to(place, torch.float32 if name == "vae" else number)
+            nn.Module.to(part.eval(), place, torch.float32 if name == "vae" else number)
     pipe.set_progress_bar_config(disable=True)
-    return Model(backbone, smooth_latents(backbone), NOUNS)
+    return Model(backbone, smooth_latents(backbone), names_of(arch))
+
+
+def names_of(arch: str) -> tuple[str, ...]:
+    """The classes that an architecture is asked for, in order."""
+    return class_names() if arch == "embedded" else NOUNS
 
 
 def smooth_latents(backbone: Backbone) -> Tensor:
@@ -125,7 +130,8 @@ def _sd15(device: torch.device) -> StableDiffusionPipeline:
     """Stable Diffusion 1.5: 512 px."""
     with torch.device(device):
         unet = UNet2DConditionModel(sample_size=64, cross_attention_dim=768)
-    return _sd(unet, _clip_l(), PNDMScheduler(**SD_NOISE, steps_offset=1, skip_prk_steps=True))
+    noise = {**SD_NOISE, "steps_offset": 1, "set_alpha_to_one": False}
+    return _sd(unet, _clip_l(), PNDMScheduler(**noise, skip_prk_steps=True))
 
 
 def _sd21(device: torch.device) -> StableDiffusionPipeline:
@@ -142,7 +148,8 @@ def _sd21(device: torch.device) -> StableDiffusionPipeline:
             upcast_attention=True,
         )
     text = _clip_config(hidden=1024, layers=23, heads=16, activation="gelu", projection=512)
-    return _sd(unet, text, DDIMScheduler(**SD_NOISE, prediction_type="v_prediction"))
+    noise = {**SD_NOISE, "steps_offset": 1, "set_alpha_to_one": False, "clip_sample": False}
+    return _sd(unet, text, DDIMScheduler(**noise, prediction_type="v_prediction"))
 
 
 def _sdxl(device: torch.device) -> StableDiffusionXLPipeline:
@@ -225,14 +232,14 @@ def _tiny(device: torch.device) -> StableDiffusionPipeline:
     return tiny.sd1()
 
 
-_BUILDERS: dict[str, Callable[[torch.device], Any]] = {
+PIPELINES: dict[str, Callable[[torch.device], Any]] = {
     "sd15": _sd15,
     "sd21": _sd21,
     "sdxl": _sdxl,
     "sd3": _sd3,
     "tiny": _tiny,
 }
-ARCHITECTURES = (*_BUILDERS, "embedded")
+ARCHITECTURES = (*PIPELINES, "embedded")
 
 
 # ---- parts ----

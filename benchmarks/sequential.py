@@ -298,11 +298,12 @@ class Sequential:
         done = 0
         for store, classes in zip(sums, job.prompts, strict=True):
             columns = self._columns(classes)
+            seen = store if store.cross else sums[0]  # where only a part was collected
             for index in classes:
                 if done == pieces:
                     break
                 done += 1
-                sharp = _minmax(self._cross(store, columns[index])) ** (1 / scores[index])
+                sharp = _minmax(self._cross(seen, columns[index])) ** (1 / scores[index])
                 product = second @ first  # n^3, for every class anew
                 refined = (product @ sharp.reshape(-1, 1)).reshape(sharp.shape)
                 heatmaps[index] = _minmax(_resize(refined, job.size)).cpu()

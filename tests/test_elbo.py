@@ -8,7 +8,7 @@ import torch
 
 import pixalign as pa
 import tiny
-from pixalign import elbo
+from pixalign import batching, elbo
 from pixalign.attention import network_input
 from pixalign.backbones import wrap
 from pixalign.batching import BatchSize, out_of_memory
@@ -140,6 +140,45 @@ def _fail(size):
 def test_bad_batch_size_is_refused(wrong):
     with pytest.raises(ValueError, match="batch_size is"):
         BatchSize(wrong)
+
+
+@pytest.mark.parametrize(("side", "normal", "low"), [(16, 128, 32), (64, 8, 2), (256, 1, 1)])
+def test_low_memory_is_a_quarter_of_the_automatic_batch(side, normal, low):
+    latents = torch.zeros(1, 4, side, side)
+    assert (
+        BatchSize().of(latents, "elbo") == BatchSize(memory="normal").of(latents, "elbo") == normal
+    )
+    assert BatchSize(memory="low").of(latents, "elbo") == low
+    assert BatchSize(5, "low").of(latents, "elbo") == 5  # a number is a number
+
+
+def test_low_memory_gives_the_same_in_smaller_batches(wide, photo, monkeypatch):
+    """18 passes for losses and 6 for maps of the first picture; 6 and 6 of the second."""
+    monkeypatch.setitem(batching._POSITIONS, "cpu", 16 * 16 * 16)
+    pipe, found = wide("sd1"), {}
+    config = pa.AlignConfig(elbo_steps=6, collect_steps=6)
+    for memory in ("normal", "low"):
+        seen = []
+        handle = refuse_above(10_000, pipe.unet, seen)
+        try:
+            aligner = pa.Aligner(pipe, config=config, memory=memory)
+            found[memory] = aligner.align([photo, photo], [["dog", "cat", "car"], ["tree"]]), seen
+        finally:
+            handle.remove()
+
+    assert found["normal"][1] == [12, 16, 8]
+    assert found["low"][1] == [4, 2, 4, 4, 4, 4, 2, 4, 2, 4, 2]
+    for one, other in zip(found["low"][0], found["normal"][0], strict=True):
+        for name in ("heatmaps", "losses", "elbo", "scores"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", ["tiny", "", None, 4])
+def test_unknown_memory_is_refused(sd1, wrong):
+    with pytest.raises(ValueError, match=r"memory is .*; allowed: 'normal', 'low'"):
+        BatchSize(memory=wrong)
+    with pytest.raises(ValueError, match=r"memory is .*; allowed: 'normal', 'low'"):
+        pa.Aligner(sd1, memory=wrong)
 
 
 def test_nan_is_an_error_that_says_what_to_do(photo):

@@ -1,6 +1,8 @@
 """Pictures as people have them."""
 
 import io
+import math
+import random
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import tiny
-from pixalign.images import model_size, read_image, to_pixels
+from pixalign.images import RATIOS, model_size, read_image, to_pixels
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,55 @@ def test_kept_sizes_fit_the_network(height, width, multiple):
         area = found[0] * found[1] / 512**2
         assert 0.7 < area < 1.35
         assert 0.7 < (found[0] / found[1]) / (height / width) < 1.45
+
+
+sides = st.integers(8, 5000)
+
+
+@pytest.mark.parametrize(("native", "multiple"), [(128, 32), (512, 64), (1024, 16)])
+def test_few_shapes_are_few(native, multiple):
+    rng = random.Random(0)
+    pictures = [(rng.randint(8, 5000), rng.randint(8, 5000)) for _ in range(1000)]
+
+    def found(**few):
+        return {
+            model_size(p, "keep", (native, native), multiple, 8 * native, **few) for p in pictures
+        }
+
+    assert len(found(few=True)) <= len(RATIOS)
+    assert len(found()) > len(found(few=True)) > 1
+    assert found() == found(few=False)
+
+
+@given(sides, sides, st.sampled_from([16, 32, 64]))
+def test_few_shapes_fit_the_network(height, width, multiple):
+    found = model_size((height, width), "keep", (512, 512), multiple, 2048, few=True)
+    assert all(side % multiple == 0 and multiple <= side <= 2048 for side in found)
+    assert 0.85 < found[0] * found[1] / 512**2 < 1.15
+    assert model_size((height, width), "square", (512, 512), multiple, 2048, few=True) == (512, 512)
+    assert model_size((width, height), "keep", (512, 512), multiple, 2048, few=True) == found[::-1]
+
+
+@given(st.floats(1 / 3, 3))
+def test_few_shapes_are_near_the_pictures(ratio):
+    """Between 1:3 and 3:1; the widest gap, from 2 to 3, is halved in logarithms."""
+    picture = (round(4000 * math.sqrt(ratio)), round(4000 / math.sqrt(ratio)))
+    height, width = model_size(picture, "keep", (4096, 4096), 1, 32768, few=True)
+    assert min(abs(math.log(height / width / known)) for known in RATIOS) < 2e-3
+    error = abs(math.log(height / width / ratio))
+    assert error <= math.log(3 / 2) / 2 + 2e-3
+    assert error <= min(abs(math.log(known / ratio)) for known in RATIOS) + 3e-3
+
+
+@given(sides, st.sampled_from([(512, 64), (1024, 16), (128, 32)]))
+def test_square_pictures_are_native_even_with_few_shapes(side, model):
+    native, multiple = model
+    found = model_size((side, side), "keep", (native, native), multiple, 8 * native, few=True)
+    assert found == (native, native)
+
+
+def test_known_shapes_come_in_both_directions():
+    assert sorted(1 / ratio for ratio in RATIOS) == pytest.approx(list(RATIOS))
 
 
 def test_pixels_are_in_minus_one_to_one(rgb):

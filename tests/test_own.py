@@ -19,6 +19,7 @@ OWN = {
     "collect_range": [0.3, 0.5],
     "threshold": 0.55,
     "uncalibrated_threshold": 0.35,
+    "weak_activation": 1.1,
 }
 
 
@@ -81,7 +82,8 @@ def test_a_folders_settings_are_used(folder, sd1, photo):
 
     assert result.config == pa.AlignConfig(
         gamma=0.6, centred=True, cross_weights={"mid-8-1": 1.0, "up-4-2": 0.5},
-        collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55, **QUICK,
+        collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55,
+        weak_activation=1.1, **QUICK,
     )  # fmt: skip
     assert result.provenance["timesteps"]["collect"] == [350, 450]
     assert result.scores.min() == pytest.approx(0.6)
@@ -103,7 +105,7 @@ def test_a_call_decides_over_the_folder(folder, photo):
     assert np.array_equal(plain.mask(), plain.mask(0.35))
     given = pa.AlignConfig.uncalibrated(
         gamma=0.5, centred=False, cross_weights="uniform", threshold=0.1,
-        collect_strategy="large", collect_steps=2,
+        collect_strategy="large", collect_steps=2, weak_activation=1.3,
     )  # fmt: skip
     result = aligner.align(photo, ["dog"], config=given)
     assert result.config == given

@@ -293,6 +293,7 @@ class Aligner:
             )
         calibrated = calibrate(combined, exponents(scores.scores, bool(config.centred)))
         refined = refine(calibrated, maps.self_attention, maps.grid)
+        assert config.weak_activation is not None
         weak = _weak(words.phrases, combined, config.weak_activation)
         return Alignment(
             image=encoded.image,

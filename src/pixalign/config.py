@@ -21,11 +21,13 @@ FALLBACK: Mapping[str, Any] = MappingProxyType(
         "cross_weights": "resolution",
         "collect_strategy": "small",
         "threshold": 0.4,
+        "weak_activation": 1.2,
     }
 )
 # What a model's own settings may say; see `AlignConfig.resolved`.
 MODEL_SETTINGS = (
     "gamma", "centred", "cross_weights", "collect_range", "threshold", "uncalibrated_threshold",
+    "weak_activation",
 )  # fmt: skip
 SELF_ATTENTION = ("once", "twice", "up-after-all", "none")
 CROSS_WEIGHTS = ("resolution", "gaussian", "uniform")
@@ -42,7 +44,7 @@ class AlignConfig:
 
     None leaves a choice to the model: its folder may carry settings of its own, else `FALLBACK`
     holds. That is so for ``gamma``, ``centred``, ``cross_weights``, the collecting
-    timesteps and ``threshold``.
+    timesteps, ``threshold`` and ``weak_activation``.
     """
 
     # Calibration, Eq. 5 and line 7.
@@ -86,7 +88,7 @@ class AlignConfig:
     resize: Literal["square", "keep"] = "square"
     threshold: float | None = None
     temperature: float = 0.1
-    weak_activation: float = 1.2
+    weak_activation: float | None = None  # a map's peak over its mean, below which it is blind
 
     # Fields that take another value on some family of models: {"sd3": {"gamma": 0.5}}.
     by_family: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
@@ -109,7 +111,7 @@ class AlignConfig:
 
     def _check_numbers(self) -> None:
         for name in ("gamma", "threshold", "temperature", "weak_activation"):
-            if name in ("gamma", "threshold") and getattr(self, name) is None:
+            if getattr(self, name) is None and name != "temperature":
                 continue
             if not isinstance(getattr(self, name), float | int):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: a number")
@@ -118,7 +120,7 @@ class AlignConfig:
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold is {self.threshold!r}; allowed: 0 to 1")
         for name in ("temperature", "weak_activation"):
-            if not getattr(self, name) > 0:
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: above 0")
         if self.elbo_tolerance is not None and not self.elbo_tolerance >= 0:
             raise ValueError(f"elbo_tolerance is {self.elbo_tolerance!r}; allowed: from 0, or None")
@@ -257,7 +259,7 @@ class AlignConfig:
             settings["threshold"] = settings["uncalibrated_threshold"]
         free: dict[str, Any] = {
             name: settings.get(name, FALLBACK[name])
-            for name in ("gamma", "centred", "cross_weights", "threshold")
+            for name in ("gamma", "centred", "cross_weights", "threshold", "weak_activation")
             if getattr(chosen, name) is None
         }
         if chosen.collect_strategy is None:

@@ -11,7 +11,7 @@ import torch
 from pixalign.align import Aligner
 from pixalign.calibrate import alignment_scores, calibrate, exponents
 from pixalign.config import AlignConfig
-from pixalign.heatmaps import combine_layers, enlarge, refine
+from pixalign.heatmaps import activation, combine_layers, enlarge, refine
 from pixalign.lab.study import native_size
 from pixalign.lab.trial import Measured, Subject, draw_scenes, measure, subjects
 from pixalign.lab.variants import elbo_of
@@ -33,7 +33,8 @@ def choose(aligner: Aligner, count: int, *, show: bool = True) -> dict[str, Any]
 
     First the layers' weights, one after the other, in the range (0, 0.2), by the uncalibrated
     mIoU at its best threshold; then the range; then gamma, centred or not, by the calibrated
-    mIoU; then both thresholds. All on ``count`` val scenes.
+    mIoU; then both thresholds; then the bound below which a map is called blind. All on
+    ``count`` val scenes.
     """
     names = {f"{low:g}-{high:g}": (low, high) for low, high in RANGES}
     start = "0-0.2"
@@ -72,6 +73,7 @@ def choose(aligner: Aligner, count: int, *, show: bool = True) -> dict[str, Any]
         "collect_range": list(names[name]),
         "threshold": powers[strength, centred][1],
         "uncalibrated_threshold": plain[1],
+        "weak_activation": _faintest(scenes, weights, name),
     }
     return {
         "settings": settings,
@@ -118,6 +120,15 @@ def _measure(
             found += zip(group, made, strict=True)
             progress.advance(len(group))
     return found
+
+
+def _faintest(scenes: list[Scene], weights: dict[str, float], name: str) -> float:
+    """The activation that all but 0.5 % of the classes that are in the pictures exceed."""
+    found = []
+    for _, measured in scenes:
+        maps = measured.maps[name]
+        found.append(activation(combine_layers(maps.cross, maps.layers, weights)).cpu())
+    return round(float(torch.cat(found).double().quantile(0.005)), 1)
 
 
 def _best(

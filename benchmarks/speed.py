@@ -1,0 +1,554 @@
+"""How fast is an alignment, and how near to what the device's arithmetic allows?
+
+python benchmarks/speed.py --arch sd15 --classes 10 --device cuda --compile --json --out FILE
+
+Measures side by side in one run, with the same latents, noise and timesteps (`official()`), from
+latents to heatmaps: "sequential" (the released computation, `sequential.py`), "eager" (pixalign
+as it is), "compiled" (--compile), "low" (--memory low) and "fast" (`AlignConfig.fast()`, with its
+own timesteps). Seconds are medians of repeats after a warm-up, on a device that has finished.
+
+The floor is the arithmetic of the network's passes alone, at the rate of a large matrix product of
+the same number type; ``floor_share`` is the share of that rate that a row reaches. A row that fails
+holds "error", the others still run, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from architectures import ARCHITECTURES, Model, build, names_of
+from PIL import Image
+from sequential import PARTS, Clock, Job, Outcome, Sequential
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from pixalign import AlignConfig, Aligner, EncodedImage
+from pixalign.calibrate import calibrate, exponents
+from pixalign.heatmaps import activation, combine_layers, refine, to_image
+from pixalign.measure import attention_maps, class_scores
+from pixalign.plan import plan_visits, plan_words
+from pixalign.progress import Progress
+from pixalign.types import AttentionMaps
+
+MANY_CLASSES = 6  # --many: images have 1 to so many classes
+SINGLE_CLASSES = 10  # ... and are compared with one image of so many
+
+
+class Count(Progress):
+    """Counts passes, and draws nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(0, "", False)
+        self.done = 0
+
+    def advance(self, count: int) -> None:
+        """Some passes more are done."""
+        self.done += count
+
+
+# ---- one alignment ----
+
+
+@dataclass(frozen=True)
+class Ours(Outcome):
+    """What pixalign gives; ``same_scores`` are its heatmaps [N, H, W] under another's scores."""
+
+    same_scores: Tensor | None = None
+
+
+def align_once(
+    aligner: Aligner,
+    latents: Tensor,
+    names: Sequence[str],
+    config: AlignConfig,
+    other_scores: Tensor | None = None,
+) -> Ours:
+    """What `Aligner.align` does with encoded latents [1, C, h, w], part by part."""
+    backbone = aligner.backbone
+    config = config.resolved(backbone.family, aligner.own)
+    collecting, scoring = Count(), Count()
+    clock = Clock(latents.device)
+    words = plan_words(backbone, list(names), None, config)
+    visits = plan_visits(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
+    assert visits[1] is not None
+    how = (config, aligner.batch_size)
+    clock.lap("plan")
+    maps = attention_maps(backbone, latents, [words], [visits[0]], *how, collecting)[0]
+    clock.lap("collect")
+    scores = class_scores(backbone, latents, [words], [visits[1]], *how, scoring)[0]
+    clock.lap("elbo")
+    heatmaps = finished(maps, scores.scores, config, backbone.native_size)
+    clock.lap("heatmaps")
+    other = None
+    if other_scores is not None:
+        other = finished(maps, other_scores, config, backbone.native_size)
+    passes = {"collect": collecting.done, "elbo": scoring.done}
+    return Ours(
+        seconds={"total": sum(clock.laps.values()), **{part: clock.laps[part] for part in PARTS}},
+        forwards={"total": sum(passes.values()), **passes},
+        losses=scores.losses,
+        scores=scores.scores,
+        heatmaps=heatmaps,
+        same_scores=other,
+    )
+
+
+def finished(
+    maps: AttentionMaps, scores: Tensor, config: AlignConfig, size: tuple[int, int]
+) -> Tensor:
+    """Heatmaps [N, H, W] on the CPU, as the end of `Aligner.align` makes them."""
+    assert config.cross_weights is not None
+    combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
+    if not bool(torch.isfinite(combined).all()):
+        raise FloatingPointError("attention maps hold NaN")
+    calibrated = calibrate(combined, exponents(scores, bool(config.centred)))
+    refined = refine(calibrated, maps.self_attention, maps.grid)
+    activation(combined).tolist()
+    return to_image(refined, size)
+
+
+def reference_job(aligner: Aligner, latents: Tensor, names: Sequence[str]) -> Job:
+    """The same work for the sequential reference: the same noise, steps and prompts."""
+    backbone = aligner.backbone
+    config = AlignConfig.official().resolved(backbone.family, aligner.own)
+    words = plan_words(backbone, list(names), None, config)
+    visits = plan_visits(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
+    assert visits[1] is not None
+    assert config.elbo_timesteps is not None
+    assert config.collect_timesteps is not None
+    assert config.gamma is not None
+    return Job(
+        latents=latents,
+        names=list(names),
+        prompts=[prompt.classes for prompt in words.prompts],
+        collect_steps=config.collect_timesteps,
+        collect_noise=visits[0].noise,
+        elbo_steps=config.elbo_timesteps,
+        elbo_noise=visits[1].noise,
+        size=backbone.native_size,
+        gamma=config.gamma,
+    )
+
+
+def difference(found: Ours, reference: Outcome) -> dict[str, float | None]:
+    """The largest differences: of losses relative, of heatmaps absolute.
+
+    A random network's losses are nearly alike, and their min-max enlarges rounding to scores; so
+    heatmaps are also compared under the reference's scores. Of an extrapolated reference there
+    are only some losses.
+    """
+    there = torch.isfinite(reference.losses)
+    relative = (found.losses - reference.losses).abs() / reference.losses.abs()
+    whole = not reference.extrapolated
+    same = found.same_scores
+    return {
+        "losses": _plain(relative[there].max()),
+        "heatmaps": _plain((found.heatmaps - reference.heatmaps).abs().max()) if whole else None,
+        "heatmaps_same_scores": _plain((same - reference.heatmaps).abs().max())
+        if whole and same is not None
+        else None,
+    }
+
+
+def compare(aligner: Aligner, latents: Tensor, names: Sequence[str]) -> dict[str, float | None]:
+    """The `difference` between pixalign and the sequential reference on one image."""
+    reference = Sequential(aligner.backbone, reference_job(aligner, latents, names)).run()
+    found = align_once(aligner, latents, names, AlignConfig.official(), reference.scores)
+    return difference(found, reference)
+
+
+# ---- the device ----
+
+
+@torch.no_grad()
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of a large square matrix product, the median of a few."""
+    side, chain = (8192, 16) if device.type == "cuda" else (1024, 2)
+    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    rates = []
+    for _ in range(7):
+        clock = Clock(device)
+        for _ in range(chain):
+            torch.mm(left, right)
+        clock.lap("products")
+        rates.append(chain * 2 * side**3 / clock.laps["products"])
+    return statistics.median(rates[2:])
+
+
+@torch.no_grad()
+def flops_per_forward(model: Model) -> int:
+    """FLOPs of one pass of the network with one image and one text."""
+    backbone, latents = model.backbone, model.latents
+    text = backbone.encode_text([f"a photo of {model.names[0]}"])
+    step = backbone.schedule.at_indices([1])
+    # Fused attention is not counted on every device; plain products are.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        backbone.predict(latents, step, text)
+    return int(counter.get_total_flops())
+
+
+def _free(device: torch.device) -> None:
+    """Let nothing of earlier rows count in the next one's peak."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak(device: torch.device) -> float | None:
+    """GiB that tensors held at most since `_free`; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    return round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
+
+
+# ---- rows ----
+
+
+class Bench:
+    """Measures rows on one model; every row is a dictionary that goes into the JSON."""
+
+    def __init__(self, model: Model, classes: int, repeats: int) -> None:
+        self.model, self.repeats = model, repeats
+        self.names = model.names[:classes]
+        self.device = model.latents.device
+        self.flops = flops_per_forward(model)
+        self.rate = matrix_rate(self.device, model.backbone.dtype)
+        self.reference: Outcome | None = None
+        self._sequential_seconds: float | None = None
+
+    def aligner(self, **options: Any) -> Aligner:
+        """An aligner of the model's pipeline."""
+        return Aligner(self.model.pipe, own=self.model.own, **options)
+
+    def sequential(self, limit: float | None = None) -> dict[str, Any]:
+        """The reference's row; whatever follows is compared with it."""
+        aligner = self.aligner()
+        running = Sequential(
+            aligner.backbone, reference_job(aligner, self.model.latents, self.names)
+        )
+        started = time.perf_counter()
+        pieces = running.pieces_within(math.inf if limit is None else limit)
+        warmup = time.perf_counter() - started
+        _free(self.device)
+        outcomes = [running.run(pieces) for _ in range(self.repeats)]
+        self.reference = outcomes[0]
+        seconds = _median(outcomes)
+        self._sequential_seconds = seconds["total"]
+        return {
+            **self._row("sequential", seconds, outcomes[0].forwards, warmup),
+            "batch_size": {"collect": 1, "elbo": 1},
+            "difference": None,
+            "extrapolated": outcomes[0].extrapolated,
+        }
+
+    def ours(self, name: str, aligner: Aligner, config: AlignConfig) -> dict[str, Any]:
+        """A row of pixalign's; its results are those of the warm-up."""
+        reference = self.reference if config == AlignConfig.official() else None
+        scores = None if reference is None or reference.extrapolated else reference.scores
+        work = (aligner, self.model.latents, self.names, config)
+        started = time.perf_counter()
+        first = align_once(*work, scores)
+        warmup = time.perf_counter() - started
+        differences = None if reference is None else difference(first, reference)
+        passes = first.forwards
+        del first
+        _free(self.device)
+        seconds = _median([align_once(*work) for _ in range(self.repeats)])
+        return {
+            **self._row(name, seconds, passes, warmup),
+            "batch_size": {
+                kind: min(aligner.batch_size.of(self.model.latents, kind), passes[kind])
+                for kind in ("collect", "elbo")
+            },
+            "difference": differences,
+            "extrapolated": False,
+            "notes": list(aligner.batch_size.notes),
+        }
+
+    def _row(
+        self, name: str, seconds: dict[str, float], passes: dict[str, int], warmup: float
+    ) -> dict[str, Any]:
+        """What all rows have; called right after the repeats, for the peak."""
+        flops = self.flops * passes["total"]
+        floor = flops / self.rate
+        slowest = self._sequential_seconds
+        return {
+            "name": name,
+            "seconds": seconds,
+            "seconds_per_forward": seconds["total"] / passes["total"],
+            "peak_gib": _peak(self.device),
+            "forwards": passes,
+            "flops": flops,
+            "floor_seconds": floor,
+            "floor_share": floor / seconds["total"],
+            "times_faster": None if slowest is None else slowest / seconds["total"],
+            "warmup_seconds": warmup,
+        }
+
+    def sweep(self, counts: Sequence[int], aligners: dict[str, Aligner]) -> list[dict[str, Any]]:
+        """Seconds and passes for several numbers of classes."""
+        rows = []
+        for count in counts:
+            row: dict[str, Any] = {"classes": count}
+            for name, aligner in aligners.items():
+                work = (
+                    aligner,
+                    self.model.latents,
+                    self.model.names[:count],
+                    AlignConfig.official(),
+                )
+                passes = align_once(*work).forwards
+                _free(self.device)
+                seconds = _median([align_once(*work) for _ in range(self.repeats)])
+                row[name] = {
+                    "seconds": seconds,
+                    "seconds_per_forward": seconds["total"] / passes["total"],
+                    "forwards": passes,
+                    "peak_gib": _peak(self.device),
+                }
+            rows.append(row)
+        return rows
+
+    def many(self, count: int, aligner: Aligner) -> dict[str, Any]:
+        """Passes of many small alignments together, against those of one large one."""
+        model, config = self.model, AlignConfig.official()
+        picture = Image.new("RGB", model.backbone.native_size[::-1])
+
+        def encoded(index: int) -> EncodedImage:
+            shifted = model.latents.roll(index, -1)
+            return EncodedImage(picture, shifted, config.resize, model.pipe.vae)
+
+        images = [encoded(index) for index in range(count)]
+        span = len(model.names) - MANY_CLASSES
+        classes = [
+            list(model.names[index % span :][: 1 + index % MANY_CLASSES]) for index in range(count)
+        ]
+        ten = list(model.names[:SINGLE_CLASSES])
+        together = self._timed(lambda: aligner.align(images, classes, config=config))
+        single = self._timed(lambda: [aligner.align(images[0], ten, config=config)])
+        return {
+            "images": count,
+            "classes": f"1 to {MANY_CLASSES}",
+            **together,
+            "seconds_per_image": together["seconds"] / count,
+            "single": {"classes": len(ten), **single},
+            "ratio_per_forward": together["seconds_per_forward"] / single["seconds_per_forward"],
+        }
+
+    def _timed(self, work: Callable[[], list[Any]]) -> dict[str, Any]:
+        """Median seconds of an `Aligner.align`, after a warm-up, and its passes."""
+        passes = sum(sum(one.provenance["forwards"].values()) for one in work())
+        _free(self.device)
+        seconds = []
+        for _ in range(self.repeats):
+            clock = Clock(self.device)
+            work()
+            clock.lap("all")
+            seconds.append(clock.laps["all"])
+        middle = statistics.median(seconds)
+        return {
+            "forwards": passes,
+            "seconds": middle,
+            "seconds_per_forward": middle / passes,
+            "peak_gib": _peak(self.device),
+        }
+
+    def record(self) -> dict[str, Any]:
+        """With what the rows were made."""
+        cuda = self.device.type == "cuda"
+        return {
+            "device": torch.cuda.get_device_name(self.device) if cuda else platform.machine(),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "diffusers": diffusers.__version__,
+            "dtype": str(self.model.backbone.dtype).removeprefix("torch."),
+            "classes": len(self.names),
+            "latents": list(self.model.latents.shape),
+            "parameters": self.model.parameters(),
+            "resident_gib": round(torch.cuda.memory_allocated(self.device) / 2**30, 3)
+            if cuda
+            else None,
+            "flops_per_forward": self.flops,
+            "matrix_flops_per_second": self.rate,
+            "repeats": self.repeats,
+        }
+
+
+def _median(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The median of the total and of every part."""
+    return {
+        part: statistics.median(one.seconds[part] for one in outcomes) for part in ("total", *PARTS)
+    }
+
+
+def _plain(value: Tensor) -> float | None:
+    """A number that JSON has; None for NaN and infinity."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _attempt(name: str, work: Callable[[], Any]) -> Any:
+    """What the work gives, or the error it ended with: the rows after it still run."""
+    try:
+        return work()
+    except Exception as error:
+        print(f"{name} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return {"name": name, "error": f"{type(error).__name__}: {error}".split("\n")[0]}
+
+
+# ---- the command ----
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """All rows that were asked for, as one JSON-able record."""
+    model = build(args.arch, args.device, args.dtype)
+    bench = Bench(model, args.classes, args.repeats)
+    record = {"arch": args.arch, **bench.record()}
+    official, aligners = AlignConfig.official(), {"eager": bench.aligner()}
+    if args.compile:
+        aligners["compiled"] = bench.aligner(compile=args.compile)
+    rows = {"sequential": lambda: bench.sequential(args.seconds_limit)}
+    for name, aligner in aligners.items():
+        rows[name] = lambda name=name, aligner=aligner: bench.ours(name, aligner, official)
+    if args.memory == "low":
+        rows["low"] = lambda: bench.ours("low", bench.aligner(memory="low"), official)
+    rows["fast"] = lambda: bench.ours("fast", aligners["eager"], AlignConfig.fast())
+    record["rows"] = [_attempt(name, work) for name, work in rows.items()]
+    failed = {row["name"] for row in record["rows"] if "error" in row}
+    working = {name: aligner for name, aligner in aligners.items() if name not in failed}
+    if args.sweep:
+        record["sweep"] = _attempt("sweep", lambda: bench.sweep(args.sweep, working))
+    if args.many:
+        record["many"] = {
+            name: _attempt("many", lambda aligner=aligner: bench.many(args.many, aligner))
+            for name, aligner in working.items()
+        }
+    return record
+
+
+def failures(record: dict[str, Any]) -> int:
+    """How many of a record's measurements ended with an error."""
+    sweep = record.get("sweep", {})
+    parts = [*record["rows"], *record.get("many", {}).values(), sweep]
+    return sum("error" in part for part in parts if isinstance(part, dict))
+
+
+def table(record: dict[str, Any]) -> str:
+    """The record for people."""
+    parameters = record["parameters"]["network"] / 1e6
+    lines = [
+        f"{record['arch']}, {record['classes']} classes, {parameters:.0f} M parameters, "
+        f"{record['dtype']}, {record['device']} ({record['threads']} CPU threads), "
+        f"torch {record['torch']}, diffusers {record['diffusers']}",
+        f"{record['flops_per_forward'] / 1e12:.4g} TFLOP a forward, matrix products at "
+        f"{record['matrix_flops_per_second'] / 1e12:.4g} TFLOP/s, median of {record['repeats']}",
+        "",
+        f"{'row':<11}{'total s':>9}{'elbo':>9}{'collect':>9}{'heatmaps':>9}{'GiB':>7}{'passes':>8}"
+        f"{'batch':>7}{'floor s':>9}{'share':>7}{'faster':>8}{'losses':>9}{'heat':>9}{'same S':>9}",
+        *(_line(row) for row in record["rows"]),
+    ]
+    if isinstance(record.get("sweep"), list):
+        lines += ["", "classes  row         passes   total s  ms a pass      GiB"]
+        lines += [
+            f"{row['classes']:>7}  {name:<10}{part['forwards']['total']:>8}"
+            f"{part['seconds']['total']:>10.3f}{1e3 * part['seconds_per_forward']:>11.3f}"
+            f"{_number(part['peak_gib'], '.2f'):>9}"
+            for row in record["sweep"]
+            for name, part in row.items()
+            if name != "classes"
+        ]
+    for name, part in record.get("many", {}).items():
+        if "error" not in part:
+            lines += [
+                "",
+                f"{name}: {part['images']} images of {part['classes']} classes: "
+                f"{part['seconds_per_image']:.3f} s an image, "
+                f"{1e3 * part['seconds_per_forward']:.3f} ms a pass, "
+                f"{part['ratio_per_forward']:.2f} times that of one image of "
+                f"{part['single']['classes']} classes",
+            ]
+    return "\n".join(lines)
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"{row['name']:<11}{row['error']}"
+    seconds, apart = row["seconds"], row["difference"] or {}
+    return (
+        f"{row['name'] + '*' * row['extrapolated']:<11}"
+        + "".join(f"{seconds[part]:>9.3f}" for part in ("total", "elbo", "collect", "heatmaps"))
+        + f"{_number(row['peak_gib'], '.2f'):>7}{row['forwards']['total']:>8}"
+        + f"{row['batch_size']['elbo']:>7}{row['floor_seconds']:>9.3f}{row['floor_share']:>7.1%}"
+        + f"{_number(row['times_faster'], '.2f'):>8}{_number(apart.get('losses'), '.1e'):>9}"
+        + f"{_number(apart.get('heatmaps'), '.1e'):>9}"
+        + f"{_number(apart.get('heatmaps_same_scores'), '.1e'):>9}"
+    )
+
+
+def _number(value: float | None, style: str) -> str:
+    return "-" if value is None else format(value, style)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--arch", choices=ARCHITECTURES, required=True)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--device", default="auto", help="cuda, cpu or auto")
+    parser.add_argument(
+        "--dtype", default="auto", choices=("auto", "float16", "bfloat16", "float32")
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--compile", nargs="?", const="inductor", metavar="BACKEND", help="add the row compiled"
+    )
+    parser.add_argument("--memory", choices=("normal", "low"), default="normal")
+    parser.add_argument("--sweep", default="", help="numbers of classes: 1,5,10,20,50")
+    parser.add_argument("--many", type=int, default=0, help="images of 1 to 6 classes, together")
+    parser.add_argument(
+        "--seconds-limit", type=float, help="a sequential run that takes longer is extrapolated"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
+    parser.add_argument("--out", type=Path, help="a file for the JSON")
+    args = parser.parse_args(arguments)
+    try:
+        args.sweep = [int(count) for count in args.sweep.split(",") if count]
+    except ValueError:
+        parser.error(f"--sweep is {args.sweep!r}; allowed: whole numbers with commas between")
+    most = len(names_of(args.arch))
+    if not all(1 <= count <= most for count in (args.classes, *args.sweep)):
+        parser.error(f"--classes and --sweep are from 1 to {most}")
+    if args.repeats < 1 or args.many < 0 or (args.seconds_limit or 1) <= 0:
+        parser.error("--repeats, --many and --seconds-limit are positive")
+    return args
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say by 0 or 1 whether every row worked."""
+    args = parsed(arguments)
+    record = measure(args)
+    text = json.dumps(record, indent=1, allow_nan=False)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(text + "\n", encoding="utf-8")
+    print(text if args.json else table(record))
+    return min(1, failures(record))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
