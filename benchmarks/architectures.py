@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from pixalign.backbones import Backbone, load, wrap
-from pixalign.backbones.load import resolve_device, resolve_dtype
+from pixalign.backbones.load import hide_loading_bars, resolve_device, resolve_dtype
 from pixalign.lab.vocabulary import build_tokenizer
 from pixalign.own import EMBEDDED, model_settings
 from pixalign.scenes.atlas import class_names
@@ -86,6 +86,7 @@ def build(arch: str, device: str = "cpu", dtype: str = "auto") -> Model:
     """
     place = resolve_device(device)
     if arch == "embedded":
+        hide_loading_bars()
         backbone = load(EMBEDDED, device, dtype)
         return Model(backbone, _scene(backbone), names_of(arch), model_settings(EMBEDDED))
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
@@ -223,13 +224,15 @@ def _sd3(device: torch.device) -> StableDiffusion3Pipeline:
 
 
 def _tiny(device: torch.device) -> StableDiffusionPipeline:
-    """The tests' smallest pipeline, to try the benchmark itself."""
+    """The tests' tiny SD1 at 64 px, to try the benchmark itself."""
     tests = str(Path(__file__).resolve().parents[1] / "tests")
     if tests not in sys.path:
         sys.path.append(tests)
     import tiny
 
-    return tiny.sd1()
+    pipe = tiny.sd1()
+    pipe.unet.register_to_config(sample_size=16)
+    return pipe
 
 
 PIPELINES: dict[str, Callable[[torch.device], Any]] = {

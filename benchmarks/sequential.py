@@ -183,6 +183,9 @@ class Sequential:
         self.backbone, self.job = backbone, job
         self.pipe, self.network = backbone.pipe, backbone.denoiser
         self.forwards = {"collect": 0, "elbo": 0}
+        height, width = (side * backbone.vae_factor for side in job.latents.shape[-2:])
+        sizes = torch.tensor([[height, width, 0, 0, height, width]])  # what SDXL is told
+        self.sizes = sizes.to(job.latents.device, self.network.dtype)
 
     def counts(self) -> dict[str, int]:
         """How many pieces each part consists of: passes, passes, heatmaps."""
@@ -224,7 +227,9 @@ class Sequential:
         """What fits into that many seconds, or None where everything does; warms up first."""
         one = dict.fromkeys(PARTS, 1)
         self.run(one)
-        expected = self.run(one).seconds["total"]
+        if limit == math.inf:
+            return None
+        expected = self.run({**one, "elbo": len(self.job.elbo_steps)}).seconds["total"]
         if expected <= limit:
             return None
         return {
@@ -276,7 +281,7 @@ class Sequential:
         step = self.backbone.schedule.at_indices([index])
         alpha, sigma, told = float(step.alpha), float(step.sigma), float(step.time)
         z = alpha * self.job.latents + sigma * noise
-        moment = torch.tensor([told], device=z.device)
+        moment = torch.full((1,), told, device=z.device)  # filled there: a copy would wait
         states = {"encoder_hidden_states": text.embeds, "return_dict": False}
         asked = z.to(self.network.dtype)
         if self.backbone.family == "sd3":
@@ -284,9 +289,7 @@ class Sequential:
             output = self.network(hidden_states=asked, timestep=moment, **states)[0]
             return z, output.float(), (alpha, sigma)
         if self.backbone.family == "sdxl":
-            height, width = (side * self.backbone.vae_factor for side in z.shape[-2:])
-            ids = asked.new_tensor([[height, width, 0, 0, height, width]])
-            states["added_cond_kwargs"] = {"text_embeds": text.pooled, "time_ids": ids}
+            states["added_cond_kwargs"] = {"text_embeds": text.pooled, "time_ids": self.sizes}
         output = self.network(asked, moment.long(), **states)[0]
         return z, output.float(), (alpha, sigma)
 
@@ -309,13 +312,13 @@ class Sequential:
                 heatmaps[index] = _minmax(_resize(refined, job.size)).cpu()
         return heatmaps
 
-    def _cross(self, store: Store, columns: Sequence[int]) -> Tensor:
+    def _cross(self, store: Store, columns: slice) -> Tensor:
         """A class's weighted mean over layers [h, w], at the first layer's resolution."""
         grids = [self._grid(len(layer)) for layer in store.cross.values()]
         weights = self._weights(list(store.cross), grids)
         total = torch.zeros(grids[0], device=self.job.latents.device)
         for layer, grid, weight in zip(store.cross.values(), grids, weights, strict=True):
-            one = layer[:, list(columns)].mean(1).reshape(grid) / len(self.job.collect_steps)
+            one = layer[:, columns].mean(1).reshape(grid) / len(self.job.collect_steps)
             total = total + weight * _resize(one, grids[0])
         return total / sum(weights)
 
@@ -354,7 +357,7 @@ class Sequential:
     def _prompt(self, classes: Sequence[int]) -> str:
         return "a photo of " + ", ".join(self.job.names[index] for index in classes)
 
-    def _columns(self, classes: Sequence[int]) -> dict[int, range]:
+    def _columns(self, classes: Sequence[int]) -> dict[int, slice]:
         """Each class's text columns: those of the tokens that its name adds to the prompt."""
 
         def count(text: str) -> int:
@@ -363,7 +366,7 @@ class Sequential:
         found, written = {}, "a photo of"
         for index in classes:
             start, written = count(written), f"{written} {self.job.names[index]}"
-            found[index] = range(1 + start, 1 + count(written))  # after the start token
+            found[index] = slice(1 + start, 1 + count(written))  # after the start token
             written += ","
         return found
 

@@ -38,6 +38,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pixalign import AlignConfig, Aligner, EncodedImage
 from pixalign.calibrate import calibrate, exponents
+from pixalign.elbo import fixed_size
 from pixalign.heatmaps import activation, combine_layers, refine, to_image
 from pixalign.measure import attention_maps, class_scores
 from pixalign.plan import plan_visits, plan_words
@@ -177,7 +178,7 @@ def compare(aligner: Aligner, latents: Tensor, names: Sequence[str]) -> dict[str
 @torch.no_grad()
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """FLOP/s of a large square matrix product, the median of a few."""
-    side, chain = (8192, 16) if device.type == "cuda" else (1024, 2)
+    side, chain = (8192, 16) if device.type == "cuda" else (1024, 1)
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     rates = []
     for _ in range(7):
@@ -271,10 +272,7 @@ class Bench:
         seconds = _median([align_once(*work) for _ in range(self.repeats)])
         return {
             **self._row(name, seconds, passes, warmup),
-            "batch_size": {
-                kind: min(aligner.batch_size.of(self.model.latents, kind), passes[kind])
-                for kind in ("collect", "elbo")
-            },
+            "batch_size": self._batches(aligner, passes),
             "difference": differences,
             "extrapolated": False,
             "notes": list(aligner.batch_size.notes),
@@ -299,6 +297,14 @@ class Bench:
             "times_faster": None if slowest is None else slowest / seconds["total"],
             "warmup_seconds": warmup,
         }
+
+    def _batches(self, aligner: Aligner, passes: dict[str, int]) -> dict[str, int]:
+        """How many passes the first batch of each kind holds."""
+        most = {kind: aligner.batch_size.of(self.model.latents, kind) for kind in passes}
+        sizes = {kind: min(most[kind], passes[kind]) for kind in ("collect", "elbo")}
+        if aligner.backbone.compiled:
+            sizes["elbo"] = fixed_size(passes["elbo"], most["elbo"])
+        return sizes
 
     def sweep(self, counts: Sequence[int], aligners: dict[str, Aligner]) -> list[dict[str, Any]]:
         """Seconds and passes for several numbers of classes."""
@@ -462,6 +468,8 @@ def table(record: dict[str, Any]) -> str:
         f"{'batch':>7}{'floor s':>9}{'share':>7}{'faster':>8}{'losses':>9}{'heat':>9}{'same S':>9}",
         *(_line(row) for row in record["rows"]),
     ]
+    if any(row.get("extrapolated") for row in record["rows"]):
+        lines += ["* extrapolated from a part of its passes"]
     if isinstance(record.get("sweep"), list):
         lines += ["", "classes  row         passes   total s  ms a pass      GiB"]
         lines += [

@@ -414,3 +414,9 @@ def test_agrees_with_torchmetrics():
         assert each.compute().tolist() == pytest.approx([ious.get(n, 0) for n in range(7)])
         found = curve(rows).miou[0, threshold_index(threshold)].item()
         assert found == pytest.approx(mean.compute().item())
+
+
+def test_interval_leaves_out_what_could_not_be_measured():
+    values = torch.tensor([1.0, float("nan"), 3.0])
+    assert interval(values) == interval(torch.tensor([1.0, 3.0]))
+    assert all(np.isnan(interval(torch.tensor([float("nan")]))))

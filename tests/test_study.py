@@ -131,7 +131,7 @@ def test_the_study_measures_what_ships(aligner, watched):
     strengths = set()
     for image, (subject, measured) in enumerate(scenes):
         encoded = aligner.encode(picture_of(subject))
-        for name in ("default", "uncalibrated", "paper", "official"):
+        for name in ("default", "uncalibrated", "paper", "official")[: 3 if image else 4]:
             variant = by_name[name]
             powers = variant.exponents(subject, measured)
             config = planned.collecting[variant.maps]
@@ -599,8 +599,8 @@ def test_a_constant_difference_has_no_width():
     assert found["default"]["oracle"]["minus_uncalibrated"]["value"] != 0
 
 
-@pytest.mark.parametrize("best", ["constant-1.2", "constant-3"])
-def test_the_best_constant(best):
+def test_the_best_constant():
+    best = "constant-3"
     found = summarise(made_up(4, perfect=(best, "best-order")), OWN, None, 5)
     assert found["best_constant"] == best
     assert found["variants"][best]["oracle"]["miou"] == 100
@@ -970,7 +970,7 @@ def test_the_command_writes_and_prints_the_result(command, summary, tmp_path):
         "reference": known,
         "parts": ["main", "gamma"],
         "stress_scenes": 3,
-        "keep": tmp_path / "study.partial",
+        "keep": tmp_path / "study.json.partial",
     }
     assert json.loads(printed) == json.loads(out.read_text()) == {"split": "val", **summary}
     assert [path.name for path in tmp_path.iterdir()] == ["study.json"]  # no partial one
@@ -983,3 +983,18 @@ def test_the_command_prints_a_table(command, summary):
     assert (asked["split"], asked["count"], asked["stress_scenes"]) == ("test", 1200, 60)
     assert asked["parts"] == list(PARTS)
     assert asked["model"] is asked["keep"] is asked["reference"] is None
+
+
+# ---- few scenes ----
+
+
+@pytest.mark.parametrize("images", [2, 3, 12])
+def test_a_small_study_is_json_too(images):
+    """In some resamples a number of classes does not occur; that is null, not NaN."""
+    result = summarise(made_up(images), OWN, None, 200)
+    assert json.loads(json.dumps(result, allow_nan=False))["images"] == images
+
+
+def test_otsu_does_not_mix_two_maxima():
+    values = torch.tensor([0.0] + [100.0] * 3 + [102.0] * 3 + [202.0]) / 255
+    assert not 100 / 255 < otsu(values) < 102 / 255

@@ -262,11 +262,14 @@ def study(
 ) -> None:
     """Compare presets, controls and sweeps on scenes whose truth is known."""
     from pixalign.backbones.load import hide_loading_bars
-    from pixalign.export import write_json
+    from pixalign.export import make_folder, write_json
     from pixalign.lab.study import study_of
     from pixalign.lab.summary import table
 
     hide_loading_bars()
+    keep = None
+    if out is not None:
+        keep = make_folder(out.parent) / f"{out.name}.partial"
     result = study_of(
         model,
         split,
@@ -275,11 +278,11 @@ def study(
         reference=thresholds,
         parts=parts.split(","),
         stress_scenes=min(60, limit or 60),
-        keep=out.with_suffix(".partial") if out else None,
+        keep=keep,
     )
-    if out is not None:
+    if out is not None and keep is not None:
         write_json(out, result)
-        out.with_suffix(".partial").unlink(missing_ok=True)
+        keep.unlink(missing_ok=True)
     if json_:
         _print_json(result)
     else:

@@ -123,6 +123,8 @@ def otsu(values: Tensor) -> float:
     best = between.max()
     if not best > 0:
         return 0.5
-    # A gap between the classes makes a plateau; its middle is the threshold.
-    plateau = (between >= best * (1 - 1e-12)).nonzero()[:, 0].double()
-    return float((plateau.mean() + 0.5) / 255)
+    # A gap between the classes makes a plateau; the middle of the first is the threshold.
+    high = between >= best * (1 - 1e-12)
+    first = int(high.nonzero()[0, 0])
+    length = int(high[first:].long().cumprod(0).sum())
+    return (first + (length - 1) / 2 + 0.5) / 255

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -209,11 +210,17 @@ def bootstrap_weights(images: int, draws: int, seed: int = 0) -> Tensor:
 
 
 def interval(values: Tensor, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval that holds the middle ``level`` of values [B]."""
+    """The percentile interval that holds the middle ``level`` of values [B].
+
+    NaN, a resample in which there was nothing to measure, is left out; NaN where that is all.
+    """
     if not 0 < level < 1:
         raise ValueError(f"level is {level!r}; allowed: between 0 and 1")
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = values.double().quantile(ends).tolist()
+    known = values[~values.isnan()].double()
+    if not len(known):
+        return math.nan, math.nan
+    low, high = known.quantile(ends).tolist()
     return low, high
 
 

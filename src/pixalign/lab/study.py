@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pixalign.align import Aligner
+from pixalign.backbones.load import resolve_device
 from pixalign.calibrate import calibrate
 from pixalign.config import AlignConfig
 from pixalign.heatmaps import activation, combine_layers, enlarge, otsu, refine
@@ -293,7 +294,11 @@ def study_of(
 ) -> dict[str, Any]:
     """`study` of a model folder (None: the embedded model), in float32."""
     known = json.loads(reference.read_text(encoding="utf-8")) if reference else None
+    place = resolve_device(device)
     aligner = Aligner.from_pretrained(
-        model, device=device, dtype="float32", batch_size="auto" if device == "cpu" else 1024
+        model,
+        device=str(place),
+        dtype="float32",
+        batch_size=1024 if place.type == "cuda" else "auto",
     )
     return study(aligner, split, count, reference=known, **options)

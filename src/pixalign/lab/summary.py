@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -102,12 +103,12 @@ def _variants(
     return found, drawn
 
 
-def _averaged(made: Sequence[tuple[Figures, Tensor]]) -> tuple[dict[str, float], Tensor]:
+def _averaged(made: Sequence[tuple[Figures, Tensor]]) -> tuple[dict[str, Any], Tensor]:
     values = torch.stack([values for _, values in made]).mean(0)
     rows = [dataclasses.asdict(one) for one, _ in made]
     mean = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
     mean["miou_low"], mean["miou_high"] = interval(values)
-    return {key: round(value, 3) for key, value in mean.items()}, values
+    return {key: _rounded(value) for key, value in mean.items()}, values
 
 
 def _best_constant(variants: Mapping[str, Any]) -> str:
@@ -127,9 +128,14 @@ def _differences(
             )
 
 
-def _with_interval(point: float, values: Tensor) -> dict[str, float]:
+def _with_interval(point: float, values: Tensor) -> dict[str, Any]:
     low, high = interval(values)
-    return {"value": round(point, 3), "low": round(low, 3), "high": round(high, 3)}
+    return {"value": _rounded(point), "low": _rounded(low), "high": _rounded(high)}
+
+
+def _rounded(value: float) -> Any:
+    """Three digits; None for what could not be measured."""
+    return None if math.isnan(value) else round(value, 3)
 
 
 def _by_classes(outcome: Outcome, weights: Tensor) -> dict[str, Any]:
@@ -223,16 +229,12 @@ def _group_figures(
         at = threshold_index(thresholds[name])
         point = 100 * float(curve(rows).miou[0, at])
         values = 100 * curve(rows, weights).miou[:, at]
-        values = values[~values.isnan()] if base is None else values
+        own = _with_interval(point, values)
+        found[name] = {"iou": own["value"], "low": own["low"], "high": own["high"]}
         if base is None:
-            base, base_point = 100 * curve(rows, weights).miou[:, at], point
-        low, high = interval(values[~values.isnan()])
-        found[name] = {"iou": round(point, 3), "low": round(low, 3), "high": round(high, 3)}
-        if name != "uncalibrated":
-            difference = values - base
-            found[name]["minus_uncalibrated"] = _with_interval(
-                point - base_point, difference[~difference.isnan()]
-            )
+            base, base_point = values, point
+        else:
+            found[name]["minus_uncalibrated"] = _with_interval(point - base_point, values - base)
     return found
 
 
@@ -262,7 +264,7 @@ def _threshold_rules(
             found[name][rule] = {
                 "miou": round(point, 3),
                 "minus_oracle": _with_interval(point - oracle.miou, values - best),
-                "threshold": round(THRESHOLDS[int(index(chosen).double().mean())], 3),
+                "threshold": round((1 + float(index(chosen).double().mean())) / 100, 3),
             }
     return found
 

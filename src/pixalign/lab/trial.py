@@ -62,7 +62,7 @@ def draw_scenes(split: str, count: int) -> SceneBatch:
 
 
 def subjects(batch: SceneBatch, size: int, device: str, first: int = 0) -> list[Subject]:
-    """The scenes as an aligner sees them; those without any visible object are an error."""
+    """The scenes as an aligner sees them."""
     drawn = render(batch, size=size, device=device)
     shares = torch.stack([(drawn.slots == s + 1).sum((1, 2)) for s in range(drawn.areas.shape[1])])
     pictures = (drawn.images * 255).round() / 255
