@@ -190,6 +190,12 @@ def test_square_pictures_are_native_even_with_few_shapes(side, model):
 
 def test_known_shapes_come_in_both_directions():
     assert sorted(1 / ratio for ratio in RATIOS) == pytest.approx(list(RATIOS))
+    for ratio, known in {2.4: 2, 2.47: 3, 1.16: 4 / 3, 1.15: 1}.items():  # sqrt(6), sqrt(4 / 3)
+        picture = (round(1000 * ratio), 1000)
+        height, width = model_size(picture, "keep", (4096, 4096), 1, 32768, few=True)
+        assert height / width == pytest.approx(known, rel=2e-3)
+        turned = model_size(picture[::-1], "keep", (4096, 4096), 1, 32768, few=True)
+        assert turned == (width, height)
 
 
 def test_pixels_are_in_minus_one_to_one(rgb):

@@ -969,7 +969,7 @@ def test_the_command_writes_and_prints_the_result(command, summary, tmp_path):
         "device": "cpu",
         "reference": known,
         "parts": ["main", "gamma"],
-        "stress_scenes": 3,
+        "stress_scenes": 1,
         "keep": tmp_path / "study.json.partial",
     }
     assert json.loads(printed) == json.loads(out.read_text()) == {"split": "val", **summary}

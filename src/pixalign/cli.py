@@ -245,7 +245,8 @@ def study(
     split: Annotated[str, typer.Option(help="val or test.")] = "test",
     count: Annotated[int, typer.Option(help="Scenes of 2 to 4 objects.", min=3)] = 1200,
     limit: Annotated[
-        int | None, typer.Option(help="At most so many scenes, of each stress level too.", min=3)
+        int | None,
+        typer.Option(help="At most so many scenes, a third at each stress level.", min=3),
     ] = None,
     model: Annotated[
         Path | None, typer.Option(help="Folder of a pipeline; the embedded one if left out.")
@@ -277,7 +278,7 @@ def study(
         device=device,
         reference=thresholds,
         parts=parts.split(","),
-        stress_scenes=min(60, limit or 60),
+        stress_scenes=max(1, limit // 3) if limit else 60,
         keep=keep,
     )
     if out is not None and keep is not None:
