@@ -44,7 +44,7 @@ def powers_after(losses: Tensor, budget: Any, config: AlignConfig) -> tuple[Tens
                 break
         elif (
             expected_change(losses[:, seen], weights[seen], config.gamma, bool(config.centred))
-            <= budget
+            < budget
         ):
             break
     bounds = losses[:, sorted(seen)].double().mean(1)

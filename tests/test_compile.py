@@ -231,9 +231,6 @@ def test_out_of_memory_with_compiled_passes(wide, uncompiled):
     assert_close(found, expected)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the rule sees one pass where the network saw a filled batch"
-)
 def test_out_of_memory_with_a_filled_batch_of_one_pass(wide, uncompiled):
     pipe = wide("sd1")
     config = pa.AlignConfig(elbo_steps=1, collect_steps=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -37,6 +39,8 @@ def expected_change(losses: Tensor, weights: Tensor, gamma: float, centred: bool
     """
     if gamma == 1 or len(losses) == 1:
         return 0.0
+    if losses.shape[1] == 1:
+        return math.inf  # one timestep says nothing about others
     now = _powers(losses.double(), weights, gamma, centred)
     count = losses.shape[1]
     generator = torch.Generator().manual_seed(0)

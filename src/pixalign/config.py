@@ -122,8 +122,10 @@ class AlignConfig:
         for name in ("temperature", "weak_activation"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: above 0")
-        if self.elbo_tolerance is not None and not self.elbo_tolerance >= 0:
-            raise ValueError(f"elbo_tolerance is {self.elbo_tolerance!r}; allowed: from 0, or None")
+        tolerance = self.elbo_tolerance
+        number = isinstance(tolerance, float | int)
+        if tolerance is not None and not (number and 0 <= tolerance < float("inf")):
+            raise ValueError(f"elbo_tolerance is {tolerance!r}; allowed: a number from 0, or None")
         for name in ("elbo_steps", "elbo_stage", "collect_steps"):
             steps = getattr(self, name)
             if not isinstance(steps, int) or steps < 1:

@@ -35,12 +35,14 @@ def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: 
             progress.advance(last - done)
             done = last
 
-    batch_size.attempt(passes.latents, len(passes), "elbo", work)
+    # A filled batch may be larger than all passes together.
+    largest = batch_size.of(passes.latents, "elbo") if backbone.compiled else len(passes)
+    batch_size.attempt(passes.latents, largest, "elbo", work)
     return errors.reshape(-1, passes.steps_each).cpu()
 
 
 def fixed_size(left: int, full: int) -> int:
-    """The size of the next compiled batch: ``full``, or a quarter of it when that wastes less.
+    """The size of the next compiled batch: ``full``, or a quarter of it near the end.
 
     Code is compiled for a size, so batches have one of two sizes and the last is filled up.
     """

@@ -112,7 +112,7 @@ def model_size(
 
     "square" is the native size, whatever the picture. "keep" keeps the picture's shape at
     about the native area, sides rounded to ``multiple`` and no longer than ``largest``; with
-    ``few`` the shape is first rounded to the nearest of `RATIOS`.
+    ``few`` the shape is first rounded to the nearest of `RATIOS`, also beyond 3 to 1.
     """
     if resize == "square":
         return native

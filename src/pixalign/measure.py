@@ -111,7 +111,7 @@ def class_scores(
                 if expected_change(
                     torch.cat(found[image], 1), weights[image][seen[image]], gamma, centred
                 )
-                > tolerance
+                >= tolerance
             ]
         if not open_:
             break
