@@ -10,7 +10,6 @@ stages for every image) stand beside it.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from pixalign.align import Aligner
 from pixalign.backbones.load import hide_loading_bars
 from pixalign.calibrate import alignment_scores, exponents
 from pixalign.config import AlignConfig
+from pixalign.export import write_json
 from pixalign.lab.study import device_name, heatmaps_of, native_size
-from pixalign.lab.trial import draw_scenes, measure, subjects
+from pixalign.lab.trial import draw_scenes, in_groups
 from pixalign.metrics import Tally, bootstrap_weights, figures, interval, tally
 from pixalign.progress import Progress
 
@@ -72,16 +72,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     used = dict.fromkeys(budgets, 0)
     scenes = draw_scenes(args.split, args.count)
     with Progress(len(scenes), "scenes", True, "scene") as progress:
-        for first in range(0, len(scenes), _CHUNK):
-            part = scenes[first : first + _CHUNK]
-            group = subjects(part, native_size(aligner), str(backbone.device), first=first)
-            found = measure(backbone, group, {"own": config}, {"20": config}, aligner.batch_size)
-            for subject, measured in zip(group, found, strict=True):
+        needs = ({"own": config}, {"20": config}, aligner.batch_size)
+        size = native_size(aligner)
+        for group in in_groups(backbone, scenes, size, *needs, chunk=_CHUNK):
+            for subject, measured in group:
                 losses = measured.losses["20"]
                 chosen = {n: powers_after(losses, b, config) for n, b in budgets.items()}
                 rows = torch.stack([torch.ones(len(losses)), *(p for p, _ in chosen.values())])
-                size = (int(subject.truth.shape[0]), int(subject.truth.shape[1]))
-                heatmaps = heatmaps_of(measured.maps["own"], config, rows, size)
+                heatmaps = heatmaps_of(measured.maps["own"], config, rows, (size, size))
                 labels = [label + 1 for label in subject.labels]
                 counted = tally(heatmaps, subject.truth, labels, subject.number)
                 for name, one in zip(tallies, counted, strict=True):
@@ -93,7 +91,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     result |= {"split": args.split, "device": device_name(backbone.device)}
     result |= {"gamma": config.gamma, "centred": config.centred}
     if args.out:
-        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(args.out, result)
     for name, row in result["rows"].items():
         ends = "{low:+.2f} to {high:+.2f}".format(**row["minus_full"])
         fewer = f"{row['fewer']:.2f} x fewer" if row["fewer"] else ""

@@ -21,6 +21,7 @@ from pixalign.config import AlignConfig
 from pixalign.heatmaps import enlarge, otsu, to_image
 from pixalign.lab import choose as choosing
 from pixalign.lab import study as studying
+from pixalign.lab import trial as trying
 from pixalign.lab import variants as varying
 from pixalign.lab.correlation import correlations, spearman
 from pixalign.lab.evaluate import frequency_thirds
@@ -89,7 +90,7 @@ def watched(aligner):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(varying, "AlignConfig", SimpleNamespace(preset=preset))
-        patch.setattr(studying, "measure", watch)
+        patch.setattr(trying, "measure", watch)
         outcome = studying.run(aligner, "test", 3, ("main",), show=False)
         planned = plan(aligner.backbone.family, aligner.own, ("main",))
     return outcome, planned, list(zip(scenes, measured, strict=True))
@@ -441,7 +442,7 @@ def small(few_steps, monkeypatch):
         log.numbers += [subject.number for subject in group]
         return measure(backbone, group, *rest)
 
-    monkeypatch.setattr(studying, "measure", counted)
+    monkeypatch.setattr(trying, "measure", counted)
     return log
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from pixalign.calibrate import alignment_scores, exponents, weighted_elbo
+from pixalign.calibrate import alignment_scores, exponents
 
 DRAWS = 200  # resamples of the timesteps
 
@@ -41,14 +41,16 @@ def expected_change(losses: Tensor, weights: Tensor, gamma: float, centred: bool
         return 0.0
     if losses.shape[1] == 1:
         return math.inf  # one timestep says nothing about others
-    now = _powers(losses.double(), weights, gamma, centred)
     count = losses.shape[1]
     generator = torch.Generator().manual_seed(0)
     picks = torch.randint(count, (DRAWS, count), generator=generator)
-    drawn = [_powers(losses[:, pick].double(), weights[pick], gamma, centred) for pick in picks]
-    return float((torch.stack(drawn) - now).abs().mean()) / (1 / gamma - 1)
+    now = _powers(losses, weights, torch.arange(count)[None], gamma, centred)  # [N, 1]
+    drawn = _powers(losses, weights, picks, gamma, centred)  # [N, DRAWS]
+    return float((drawn - now).abs().mean()) / (1 / gamma - 1)
 
 
-def _powers(losses: Tensor, weights: Tensor, gamma: float, centred: bool) -> Tensor:
-    bounds = weighted_elbo(losses, weights / weights.sum())
+def _powers(losses: Tensor, weights: Tensor, picks: Tensor, gamma: float, centred: bool) -> Tensor:
+    """[N, D]: the exponents under each of D choices of timesteps, picks [D, T']."""
+    shares = weights[picks] / weights[picks].sum(1, keepdim=True)
+    bounds = (losses.double()[:, picks] * shares).sum(2)
     return exponents(alignment_scores(bounds, gamma), centred)

@@ -24,7 +24,7 @@ def weighted_elbo(losses: Tensor, weights: Tensor) -> Tensor:
 
 
 def alignment_scores(elbo: Tensor, gamma: float) -> Tensor:
-    """S = gamma ** norm(elbo) (Eq. 5): float32 [N] in [gamma, 1].
+    """S = gamma ** norm(elbo) (Eq. 5) over the classes of elbo [N, ...]: float32 in [gamma, 1].
 
     The class with the lowest loss scores 1 and the one with the highest gamma. Equal losses,
     and a single class, score 1.
@@ -34,13 +34,13 @@ def alignment_scores(elbo: Tensor, gamma: float) -> Tensor:
 
 
 def exponents(scores: Tensor, centred: bool = False) -> Tensor:
-    """The powers 1 / S for scores [N]; ``centred`` divides them by their geometric mean.
+    """The powers 1 / S for scores [N, ...]; ``centred`` divides them by their geometric mean.
 
     Raised to the powers of line 7 every map is sharpened, or kept. Centred, the strong classes'
     maps are softened as the weak ones' are sharpened: only the order of the losses acts.
     """
     powers = 1 / scores
-    return powers / powers.log().mean().exp() if centred else powers
+    return powers / powers.log().mean(0, keepdim=True).exp() if centred else powers
 
 
 def calibrate(maps: Tensor, exponents: Tensor) -> Tensor:

@@ -260,14 +260,13 @@ class AlignConfig:
         if not chosen.calibrate and "uncalibrated_threshold" in settings:
             settings["threshold"] = settings["uncalibrated_threshold"]
         free: dict[str, Any] = {
-            name: settings.get(name, FALLBACK[name])
-            for name in ("gamma", "centred", "cross_weights", "threshold", "weak_activation")
+            name: settings.get(name, otherwise)
+            for name, otherwise in FALLBACK.items()
             if getattr(chosen, name) is None
         }
-        if chosen.collect_strategy is None:
-            free["collect_strategy"] = FALLBACK["collect_strategy"]
-            if chosen.collect_range is None and chosen.collect_timesteps is None:
-                free["collect_range"] = settings.get("collect_range")
+        collecting = (chosen.collect_strategy, chosen.collect_range, chosen.collect_timesteps)
+        if collecting == (None, None, None):
+            free["collect_range"] = settings.get("collect_range")
         return dataclasses.replace(chosen, **free)
 
     def to_dict(self) -> dict[str, Any]:

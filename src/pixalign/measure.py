@@ -44,6 +44,42 @@ def attention_maps(
     )
 
 
+class _Texts:
+    """The ELBO texts of some images' classes, encoded once.
+
+    Equal texts of an image share one row, so their losses are equal to the last bit.
+    """
+
+    def __init__(self, backbone: Backbone, words: Sequence[Words], device: torch.device) -> None:
+        self.backbone, self.words = backbone, words
+        self.rows = [
+            (image, text) for image, word in enumerate(words) for text in _distinct(word.elbo_texts)
+        ]
+        distinct = _distinct(text for _, text in self.rows)
+        place = torch.tensor([distinct.index(text) for _, text in self.rows])
+        self.encoded = backbone.encode_text(distinct)[place.to(device)]
+
+    def losses(
+        self,
+        latents: Tensor,
+        images: Sequence[int],
+        visits: Sequence[Visit],
+        batch_size: BatchSize,
+        progress: Progress,
+    ) -> list[Tensor]:
+        """Losses float32 [N, T] of some of the images [B, C, h, w], each at its visit."""
+        kept = [row for row, (image, _) in enumerate(self.rows) if image in images]
+        owners = torch.tensor([images.index(self.rows[row][0]) for row in kept])
+        texts = self.encoded[torch.tensor(kept).to(latents.device)]
+        chosen = latents[torch.tensor(images).to(latents.device)]
+        passes = Passes(chosen, texts, owners, Visit.concatenate(visits))
+        found = elbo.losses(self.backbone, passes, batch_size, progress)
+        place = {self.rows[row]: index for index, row in enumerate(kept)}
+        return [
+            found[[place[image, text] for text in self.words[image].elbo_texts]] for image in images
+        ]
+
+
 def class_losses(
     backbone: Backbone,
     latents: Tensor,
@@ -52,22 +88,9 @@ def class_losses(
     batch_size: BatchSize,
     progress: Progress,
 ) -> list[Tensor]:
-    """Each image's losses float32 [N, T] under the ELBO texts of its classes.
-
-    Equal texts of an image share one row, so their losses are equal to the last bit.
-    """
-    rows = [(i, text) for i, word in enumerate(words) for text in _distinct(word.elbo_texts)]
-    distinct = _distinct(text for _, text in rows)
-    place = torch.tensor([distinct.index(text) for _, text in rows])
-    texts = backbone.encode_text(distinct)[place.to(latents.device)]
-    owners = torch.tensor([image for image, _ in rows])
-    passes = Passes(latents, texts, owners, Visit.concatenate(visits))
-    losses = elbo.losses(backbone, passes, batch_size, progress)
-    row_of = {row: index for index, row in enumerate(rows)}
-    return [
-        losses[[row_of[image, text] for text in word.elbo_texts]]
-        for image, word in enumerate(words)
-    ]
+    """Each image's losses float32 [N, T] under the ELBO texts of its classes."""
+    texts = _Texts(backbone, words, latents.device)
+    return texts.losses(latents, range(len(words)), visits, batch_size, progress)
 
 
 def class_scores(
@@ -91,16 +114,11 @@ def class_scores(
     plan = [list(range(count))] if tolerance is None else stages(count, config.elbo_stage)
     seen: list[list[int]] = [[] for _ in words]
     found: list[list[Tensor]] = [[] for _ in words]
+    texts = _Texts(backbone, words, latents.device)
     open_ = list(range(len(words)))
     for stage in plan:
-        parts = class_losses(
-            backbone,
-            latents[open_],
-            [words[image] for image in open_],
-            [visits[image].at(stage) for image in open_],
-            batch_size,
-            progress,
-        )
+        here = [visits[image].at(stage) for image in open_]
+        parts = texts.losses(latents, open_, here, batch_size, progress)
         for image, part in zip(open_, parts, strict=True):
             seen[image] += stage
             found[image].append(part)

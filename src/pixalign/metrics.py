@@ -49,6 +49,11 @@ class Tally:
             claimed=torch.cat([part.claimed for part in parts]),
         )
 
+    def ious(self) -> Tensor:
+        """float64 [R, T]: each pair's own IoU; 0 where it has no pixel at all."""
+        union = self.claimed + self.true[:, None] - self.hits
+        return self.hits.double() / union.clamp_min(1)
+
     def select(self, rows: Tensor) -> Tally:
         """The rows where bool [R] is true."""
         return Tally(

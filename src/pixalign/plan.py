@@ -41,7 +41,7 @@ class Visit:
 
     def at(self, places: Sequence[int]) -> Visit:
         """Some of the timesteps, with their noise."""
-        if len(places) == len(self.steps):
+        if list(places) == list(range(len(self.steps))):
             return self
         index = torch.tensor(places)
         return Visit(self.steps[index], self.noise[index.to(self.noise.device)])

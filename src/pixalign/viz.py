@@ -40,8 +40,7 @@ def tinted(image: Image.Image, mask: np.ndarray, opacity: float = 0.7) -> Image.
     ``mask`` [H, W] holds 0 for background; the picture keeps its size.
     """
     grey = 0.35 * 255 + 0.65 * np.asarray(image.convert("L"), dtype=np.float32)[..., None]
-    share = np.where(mask[..., None] > 0, opacity, 0.0)
-    blended = grey * (1 - share) + palette(int(mask.max()))[mask] * share
+    blended = _blended(grey, palette(int(mask.max()))[mask], mask, opacity)
     blended[outline(mask)] = 255
     return Image.fromarray(np.round(blended).astype(np.uint8))
 
@@ -56,8 +55,7 @@ def overlay(
     colours = palette(len(legend))
     pixels = np.asarray(image, dtype=np.float32)
     tint = colours[mask].astype(np.float32)
-    share = np.where(mask[..., None] > 0, opacity, 0.0)
-    blended = pixels * (1 - share) + tint * share
+    blended = _blended(pixels, tint, mask, opacity)
     edge = (outline(mask) & (mask > 0))[..., None]
     blended = np.where(edge, tint, blended)
     picture = Image.fromarray(np.round(blended).astype(np.uint8))
@@ -67,6 +65,13 @@ def overlay(
         (picture.width * enlarge, picture.height * enlarge), Image.Resampling.NEAREST
     )
     return _above_legend(picture, legend, colours)
+
+
+def _blended(pixels: np.ndarray, tint: np.ndarray, mask: np.ndarray, opacity: float) -> np.ndarray:
+    """Pixels with so much of the tint where the mask is not background."""
+    share = np.where(mask[..., None] > 0, opacity, 0.0)
+    blended: np.ndarray = pixels * (1 - share) + tint * share
+    return blended
 
 
 def outline(mask: np.ndarray) -> np.ndarray:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pixalign.align import Aligner
-from pixalign.calibrate import alignment_scores, calibrate, exponents
 from pixalign.config import AlignConfig
-from pixalign.heatmaps import activation, combine_layers, enlarge, refine
-from pixalign.lab.study import native_size
-from pixalign.lab.trial import Measured, Subject, draw_scenes, measure, subjects
-from pixalign.lab.variants import elbo_of
+from pixalign.export import write_json
+from pixalign.heatmaps import activation, combine_layers
+from pixalign.lab.study import heatmaps_of, native_size
+from pixalign.lab.trial import Measured, Subject, draw_scenes, in_groups
+from pixalign.lab.variants import by_elbo
 from pixalign.metrics import THRESHOLDS, Tally, curve, tally
 from pixalign.own import EMBEDDED, SETTINGS_FILE
 from pixalign.progress import Progress
@@ -97,9 +96,7 @@ def choose_for(model: Path | None, count: int, device: str, *, show: bool = True
 
 def write_settings(settings: dict[str, Any], folder: Path) -> Path:
     """Write a model folder's pixalign.json."""
-    path = folder / SETTINGS_FILE
-    path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    return path
+    return write_json(folder / SETTINGS_FILE, settings)
 
 
 def _measure(
@@ -114,10 +111,9 @@ def _measure(
     batch = draw_scenes("val", count)
     found: list[Scene] = []
     with Progress(len(batch), "measure", show, "scene") as progress:
-        for first in range(0, len(batch), _CHUNK):
-            group = subjects(batch[first : first + _CHUNK], size, str(backbone.device), first=first)
-            made = measure(backbone, group, collecting, scoring, aligner.batch_size)
-            found += zip(group, made, strict=True)
+        needs = (collecting, scoring, aligner.batch_size)
+        for group in in_groups(backbone, batch, size, *needs, chunk=_CHUNK):
+            found += group
             progress.advance(len(group))
     return found
 
@@ -139,16 +135,15 @@ def _best(
     centred: bool = False,
 ) -> tuple[float, float]:
     """The mIoU in percent at the best threshold, and that threshold."""
+    config = AlignConfig(cross_weights=weights)
+    powers = by_elbo(gamma, centred=centred)
     found = []
     for image, (subject, measured) in enumerate(scenes):
-        maps = measured.maps[name]
-        combined = combine_layers(maps.cross, maps.layers, weights)
-        powers = exponents(alignment_scores(elbo_of(measured), gamma), centred)
-        refined = refine(calibrate(combined, powers), maps.self_attention, maps.grid)
-        height, width = subject.truth.shape
-        heatmaps = enlarge(refined, (int(height), int(width)))
+        size = (int(subject.truth.shape[0]), int(subject.truth.shape[1]))
+        exponents = powers(subject, measured)[None]
+        heatmaps = heatmaps_of(measured.maps[name], config, exponents, size)
         labels = [label + 1 for label in subject.labels]
-        found += tally(heatmaps[None], subject.truth, labels, image)
+        found += tally(heatmaps, subject.truth, labels, image)
     values = curve(Tally.concatenate(found)).miou[0]
     index = int(torch.argmax(values))
     return round(100 * float(values[index]), 3), THRESHOLDS[index]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pixalign.lab.study import Outcome
+from pixalign.lab.outcome import Outcome
 from pixalign.metrics import curve, interval
 from pixalign.scenes.atlas import training_shares
 
@@ -22,8 +22,7 @@ def correlations(outcome: Outcome, draws: int) -> dict[str, Any]:
     owner: list[int] = []
     rows = outcome.tally("uncalibrated")
     at = int(curve(rows).miou[0].argmax())
-    union = rows.claimed + rows.true[:, None] - rows.hits
-    iou = (rows.hits.double() / union.clamp_min(1))[:, at][rows.label > 0].tolist()
+    iou = rows.ious()[:, at][rows.label > 0].tolist()
     place = 0
     for image, pair in enumerate(outcome.pairs):
         count = len(pair["labels"])

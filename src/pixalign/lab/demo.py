@@ -20,10 +20,10 @@ from pixalign.align import Aligner
 from pixalign.alignment import Alignment
 from pixalign.config import AlignConfig
 from pixalign.lab.demo_report import draw, page, summarise, summary_picture
+from pixalign.lab.trial import Subject, subjects
 from pixalign.progress import Progress
 from pixalign.provenance import versions
 from pixalign.scenes.atlas import class_names, training_shares
-from pixalign.scenes.render import render
 from pixalign.scenes.sample import sample_scenes
 
 SCENES = 8
@@ -194,35 +194,24 @@ def choose(count: int, start: int = 0) -> list[tuple[str, Scene]]:
 def _test_scenes(start: int) -> Iterator[Scene]:
     """The scenes from ``start`` on that have 2 to 4 visible classes."""
     for first in itertools.count(start, _BATCH):
-        batch = sample_scenes("test", first, _BATCH)
-        painted = render(batch, SIZE)
-        columns = (painted.images, painted.masks, painted.areas, painted.visible_shares())
-        rows = zip(batch.labels, *(column.numpy() for column in columns), strict=True)
-        for number, row in enumerate(rows, first):
-            scene = _scene(number, *row)
-            if FEWEST <= len(scene.classes) <= MOST:
-                yield scene
+        for subject in subjects(sample_scenes("test", first, _BATCH), SIZE, "cpu", first):
+            if FEWEST <= len(subject.labels) <= MOST:
+                yield _scene(subject)
 
 
-def _scene(
-    number: int,
-    labels: np.ndarray,
-    image: np.ndarray,
-    mask: np.ndarray,
-    areas: np.ndarray,
-    visible: np.ndarray,
-) -> Scene:
-    """A scene as painted: image [3, s, s], mask [s, s]; labels, areas and visible shares [K]."""
-    present = np.unique(mask[mask > 0]).astype(np.int64) - 1
-    slots = [labels == label for label in present]
+def _scene(subject: Subject) -> Scene:
+    """A subject with its classes in the order of the class list."""
+    order = np.argsort(subject.labels)
+    place = np.concatenate([[0], 1 + np.argsort(order)])  # where each label of the truth goes
+    labels = np.array(subject.labels)[order]
     return Scene(
-        number=number,
-        picture=np.round(image.transpose(1, 2, 0) * 255).astype(np.uint8),
-        truth=np.where(mask > 0, np.searchsorted(present + 1, mask) + 1, 0).astype(np.uint8),
-        classes=tuple(class_names()[label] for label in present),
-        training=training_shares()[present],
-        areas=np.array([(mask == label + 1).mean() for label in present]),
-        visible=np.array([np.average(visible[slot], weights=areas[slot]) for slot in slots]),
+        number=subject.number,
+        picture=np.round(subject.picture.permute(1, 2, 0).numpy() * 255).astype(np.uint8),
+        truth=place[subject.truth.numpy()].astype(np.uint8),
+        classes=tuple(class_names()[label] for label in labels),
+        training=training_shares()[labels],
+        areas=np.array(subject.area)[order],
+        visible=np.array(subject.visible)[order],
     )
 
 

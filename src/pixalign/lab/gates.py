@@ -20,6 +20,7 @@ from pixalign.backbones.sd import unet_sites
 from pixalign.heatmaps import combine_layers, resize
 from pixalign.lab.data import encode, in_parts, rendered
 from pixalign.lab.models import alphas_cumprod, load_pipeline
+from pixalign.lab.trial import APART, draw_scenes
 from pixalign.lab.vocabulary import CaptionEncoder, class_columns
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.sample import SLOTS, concatenate, sample_scenes
@@ -27,7 +28,6 @@ from pixalign.schedule import DiscreteSchedule
 
 POSITIONS = (0.1, 0.3, 0.5)  # of the noise schedule
 _BATCH = 64
-_APART = 100_000  # between the scenes of each number of objects, so that none share a background
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,8 @@ class GateScenes:
         cls, vae: Any, tokenizer: Any, *, scenes: int, single: int, size: int, device: str
     ) -> GateScenes:
         """``scenes`` with 2, 3 and 4 objects in equal parts and ``single`` with one."""
-        counts = [(n, (scenes + n - 2) // 3) for n in (2, 3, 4)] + [(1, single)]
-        batches = [sample_scenes("val", n * _APART, count, objects=n) for n, count in counts]
-        drawn = rendered(concatenate(batches), size, device)
+        alone = sample_scenes("val", APART, single, objects=1)
+        drawn = rendered(concatenate([draw_scenes("val", scenes), alone]), size, device)
         latents = in_parts(lambda part: encode(vae, part), drawn.images)
         prompts, columns, objects = [], [], []
         for labels, mask in zip(drawn.labels.tolist(), drawn.masks, strict=True):

@@ -126,12 +126,12 @@ class Loop:
             "ema": self.ema.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
-        _write(state, self.out / "checkpoint.pt")
+        write_state(state, self.out / "checkpoint.pt")
         half = {
             name: {k: v.half() if v.is_floating_point() else v for k, v in state[name].items()}
             for name in ("model", "ema")
         }
-        _write({"step": self.step, "recipe": self.recipe, **half}, self.out / "weights.pt")
+        write_state({"step": self.step, "recipe": self.recipe, **half}, self.out / "weights.pt")
 
     def load(self, path: Path) -> None:
         """Continue from a checkpoint; from weights alone with a new optimizer and warm-up; or
@@ -216,8 +216,8 @@ class Loop:
         return torch.autocast("cuda", torch.bfloat16) if self.cuda else nullcontext()
 
 
-def _write(state: Mapping[str, Any], path: Path) -> None:
-    """Write beside the file and rename, so that a kill leaves the old one whole."""
-    partial = path.with_suffix(".partial")
+def write_state(state: Mapping[str, Any], path: Path) -> None:
+    """torch.save beside the file and rename, so that a kill leaves the old one whole."""
+    partial = path.with_name(f".{path.name}.writing")
     torch.save(state, partial)
     os.replace(partial, path)

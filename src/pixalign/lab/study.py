@@ -7,9 +7,7 @@ intervals over images (`pixalign.lab.summary`).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,9 @@ from pixalign.backbones.load import resolve_device
 from pixalign.calibrate import calibrate
 from pixalign.config import AlignConfig
 from pixalign.heatmaps import activation, combine_layers, enlarge, otsu, refine
-from pixalign.lab.trial import Measured, Subject, draw_scenes, measure, subjects
+from pixalign.lab.outcome import AUTOMATIC, Outcome
+from pixalign.lab.summary import describe_stress, summarise
+from pixalign.lab.trial import Measured, Subject, draw_scenes, in_groups
 from pixalign.lab.variants import Plan, elbo_of, every_order, plan, strength
 from pixalign.metrics import THRESHOLDS, Tally, tally, threshold_index
 from pixalign.progress import Progress
@@ -31,51 +31,7 @@ from pixalign.types import AttentionMaps, Size, allowed
 
 PARTS = ("main", "gamma", "sweeps", "stress")
 STRESS_LEVELS = (0.25, 0.5, 0.75, 1.0)
-AUTOMATIC = ("uncalibrated", "default")  # variants whose automatic threshold is judged
 _CHUNK = 24  # scenes in memory at once
-
-
-@dataclass
-class Outcome:
-    """What a run leaves: a tally of each variant, and what is known of each (image, class) pair.
-
-    ``pairs`` holds, for each image, its labels, areas, visible shares, ELBOs, norms and
-    activations; ``automatic[variant][image]`` is the index of Otsu's threshold.
-    """
-
-    tallies: dict[str, list[Tally]] = field(default_factory=dict)
-    pairs: list[dict[str, Any]] = field(default_factory=list)
-    automatic: dict[str, list[int]] = field(default_factory=dict)
-
-    def tally(self, variant: str) -> Tally:
-        """All images of a variant."""
-        return Tally.concatenate(self.tallies[variant])
-
-    def save(self, path: Path, key: str) -> None:
-        """Write beside the file and rename, so that a kill leaves the old one whole."""
-        columns = {
-            name: {column.name: getattr(self.tally(name), column.name) for column in fields(Tally)}
-            for name in self.tallies
-        }
-        partial = path.with_suffix(".writing")
-        torch.save(
-            {"key": key, "tallies": columns, "pairs": self.pairs, "automatic": self.automatic},
-            partial,
-        )
-        os.replace(partial, path)
-
-    @classmethod
-    def load(cls, path: Path, key: str) -> Outcome:
-        """What an earlier run under the same key has finished; nothing without a file."""
-        if not path.is_file():
-            return cls()
-        state = torch.load(path, weights_only=True)
-        if state["key"] != key:
-            raise ValueError(
-                f"{str(path)!r} holds scenes of a study with other settings; move it away"
-            )
-        tallies = {name: [Tally(**columns)] for name, columns in state["tallies"].items()}
-        return cls(tallies, state["pairs"], state["automatic"])
 
 
 def native_size(aligner: Aligner) -> int:
@@ -106,13 +62,10 @@ def run(
     outcome = Outcome.load(keep, key) if keep else Outcome()
     with Progress(len(scenes), f"study {split}", show, "scene") as progress:
         progress.advance(len(outcome.pairs))
-        for first in range(len(outcome.pairs), len(scenes), _CHUNK):
-            group = subjects(
-                scenes[first : first + _CHUNK], size, str(backbone.device), first=first
-            )
-            batch = aligner.batch_size
-            found = measure(backbone, group, planned.collecting, planned.scoring, batch)
-            for subject, measured in zip(group, found, strict=True):
+        needs = (planned.collecting, planned.scoring, aligner.batch_size)
+        groups = in_groups(backbone, scenes, size, *needs, chunk=_CHUNK, start=len(outcome.pairs))
+        for group in groups:
+            for subject, measured in group:
                 _judge(outcome, planned, subject, measured)
                 progress.advance(1)
             if keep:
@@ -138,18 +91,20 @@ def run_stress(
         for dial, level in settings:
             outcome = Outcome()
             batch = stress(dial, level, 0, scenes)
-            group = subjects(batch, size, str(backbone.device))
-            both = [s for s in group if len(s.labels) == 2]  # else the target is wholly hidden
-            for part in range(0, len(both), _CHUNK):
-                chunk = both[part : part + _CHUNK]
-                found = measure(backbone, chunk, few.collecting, few.scoring, aligner.batch_size)
-                for subject, measured in zip(chunk, found, strict=True):
+            needs = (few.collecting, few.scoring, aligner.batch_size)
+            for group in in_groups(backbone, batch, size, *needs, chunk=_CHUNK, only=_both):
+                for subject, measured in group:
                     target = int(batch.labels[subject.number, TARGET])
                     assert int(batch.labels[subject.number, OTHER]) in subject.labels
                     _judge(outcome, few, subject, measured, target)
             progress.advance(scenes)
             outcomes[dial, level] = outcome
     return outcomes
+
+
+def _both(subject: Subject) -> bool:
+    """Whether the target is not wholly hidden."""
+    return len(subject.labels) == 2
 
 
 def heatmaps_of(maps: AttentionMaps, config: AlignConfig, powers: Tensor, size: Size) -> Tensor:
@@ -209,14 +164,8 @@ def _best_order(
     at = _nearest(config.threshold)
     return max(
         tally(heatmaps, subject.truth, labels, image),
-        key=lambda rows: float(_ious(rows)[:, at].mean()),
+        key=lambda rows: float(rows.ious()[:, at].mean()),
     )
-
-
-def _ious(rows: Tally) -> Tensor:
-    """float64 [R, T]."""
-    union = rows.claimed + rows.true[:, None] - rows.hits
-    return rows.hits.double() / union.clamp_min(1)
 
 
 def _nearest(threshold: float) -> int:
@@ -257,8 +206,6 @@ def study(
 ) -> dict[str, Any]:
     """Run the parts and compare. ``reference`` is an earlier study (of val): each variant's fixed
     threshold is the best one there; without it, the model's own."""
-    from pixalign.lab.summary import describe_stress, summarise
-
     for part in parts:
         allowed("a part", part, PARTS)
     result: dict[str, Any] = {

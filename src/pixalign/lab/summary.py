@@ -15,7 +15,7 @@ from torch import Tensor
 from pixalign.config import AlignConfig
 from pixalign.lab.correlation import correlations
 from pixalign.lab.evaluate import frequency_thirds
-from pixalign.lab.study import AUTOMATIC, Outcome
+from pixalign.lab.outcome import AUTOMATIC, Outcome
 from pixalign.lab.variants import CONSTANTS, RANDOM_DRAWS
 from pixalign.metrics import (
     THRESHOLDS,
@@ -81,9 +81,10 @@ def _group(name: str) -> str:
 
 
 def _variants(
-    outcome: Outcome, weights: Tensor, thresholds: Mapping[str, float]
+    outcome: Outcome, weights: Tensor, thresholds: Mapping[str, float] | None = None
 ) -> tuple[dict[str, Any], dict[tuple[str, str], Tensor]]:
-    """Figures by name, and the resamples behind them; random draws are averaged."""
+    """Figures by name and kind, "oracle" and with thresholds "fixed", and the resamples behind
+    them; random draws are averaged."""
     names = list(dict.fromkeys(_group(name) for name in outcome.tallies))
     found: dict[str, Any] = {}
     drawn: dict[tuple[str, str], Tensor] = {}
@@ -91,15 +92,13 @@ def _variants(
         members = (
             [name] if name in outcome.tallies else [f"{name}:{d}" for d in range(RANDOM_DRAWS)]
         )
+        rows = {member: outcome.tally(member) for member in members}
+        made = {"oracle": [figures(rows[member], weights, None) for member in members]}
+        if thresholds is not None:
+            made["fixed"] = [figures(rows[m], weights, thresholds[m]) for m in members]
         found[name] = {}
-        for kind in ("oracle", "fixed"):
-            made = [
-                figures(
-                    outcome.tally(member), weights, None if kind == "oracle" else thresholds[member]
-                )
-                for member in members
-            ]
-            found[name][kind], drawn[name, kind] = _averaged(made)
+        for kind, each in made.items():
+            found[name][kind], drawn[name, kind] = _averaged(each)
     return found, drawn
 
 
@@ -121,11 +120,9 @@ def _differences(
 ) -> None:
     """Add each variant's paired difference to ``base``."""
     for name, entry in variants.items():
-        for kind in ("oracle", "fixed"):
-            point = entry[kind]["miou"] - variants[base][kind]["miou"]
-            entry[kind][f"minus_{base}"] = _with_interval(
-                point, drawn[name, kind] - drawn[base, kind]
-            )
+        for kind, one in entry.items():
+            point = one["miou"] - variants[base][kind]["miou"]
+            one[f"minus_{base}"] = _with_interval(point, drawn[name, kind] - drawn[base, kind])
 
 
 def _with_interval(point: float, values: Tensor) -> dict[str, Any]:
@@ -155,7 +152,7 @@ def _by_classes(outcome: Outcome, weights: Tensor) -> dict[str, Any]:
             }
         )
         # Images keep their numbers; those left out weigh nothing.
-        variants, drawn = _variants(part, weights, dict.fromkeys(part.tallies, 0.4))
+        variants, drawn = _variants(part, weights)
         _differences(variants, drawn, "uncalibrated")
         found[str(count)] = {
             "images": int(chosen.sum()),
@@ -219,23 +216,27 @@ def _group_figures(
 ) -> dict[str, Any]:
     """Mean IoU over classes, or (few pairs of each) of all pairs pooled, at fixed thresholds."""
     found: dict[str, Any] = {"pairs": int(chosen.sum())}
-    base: Tensor | None = None
+    base: tuple[float, Tensor] | None = None
     for name in GROUPED:
         if name not in outcome.tallies or not found["pairs"]:
             continue
         rows = outcome.tally(name).select(chosen)
         if not by_class:
-            rows = dataclasses.replace(rows, label=torch.ones_like(rows.label))
-        at = threshold_index(thresholds[name])
-        point = 100 * float(curve(rows).miou[0, at])
-        values = 100 * curve(rows, weights).miou[:, at]
-        own = _with_interval(point, values)
+            rows = _as_one_class(rows)
+        one, values = figures(rows, weights, thresholds[name])
+        own = _with_interval(one.miou, values)
         found[name] = {"iou": own["value"], "low": own["low"], "high": own["high"]}
         if base is None:
-            base, base_point = values, point
+            base = one.miou, values
         else:
-            found[name]["minus_uncalibrated"] = _with_interval(point - base_point, values - base)
+            difference = _with_interval(one.miou - base[0], values - base[1])
+            found[name]["minus_uncalibrated"] = difference
     return found
+
+
+def _as_one_class(rows: Tally) -> Tally:
+    """The pairs pooled, whatever their classes."""
+    return dataclasses.replace(rows, label=torch.ones_like(rows.label))
 
 
 def _threshold_rules(
@@ -318,9 +319,8 @@ def _stress_figures(rows: Tally, targets: Tensor, weights: Tensor) -> dict[str, 
     chosen = {"target": is_target, "other": (rows.label > 0) & ~is_target}
     found: dict[str, Any] = {"threshold": THRESHOLDS[at]}
     for kind, mask in chosen.items():
-        part = dataclasses.replace(rows.select(mask), label=torch.ones(int(mask.sum())).long())
-        point = 100 * float(curve(part).miou[0, at])
-        found[kind] = _with_interval(point, 100 * curve(part, weights).miou[:, at])
+        one, values = figures(_as_one_class(rows.select(mask)), weights, THRESHOLDS[at])
+        found[kind] = _with_interval(one.miou, values)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -90,6 +90,27 @@ def subjects(batch: SceneBatch, size: int, device: str, first: int = 0) -> list[
             )
         )
     return found
+
+
+def in_groups(
+    backbone: Backbone,
+    scenes: SceneBatch,
+    size: int,
+    collecting: Mapping[str, AlignConfig],
+    scoring: Mapping[str, AlignConfig],
+    batch_size: BatchSize,
+    *,
+    chunk: int,
+    start: int = 0,
+    only: Callable[[Subject], bool] = lambda subject: True,
+) -> Iterator[list[tuple[Subject, Measured]]]:
+    """The scenes from ``start`` on, drawn and measured ``chunk`` at a time, those of ``only``."""
+    for first in range(start, len(scenes), chunk):
+        drawn = subjects(scenes[first : first + chunk], size, str(backbone.device), first=first)
+        group = [subject for subject in drawn if only(subject)]
+        if group:
+            found = measure(backbone, group, collecting, scoring, batch_size)
+            yield list(zip(group, found, strict=True))
 
 
 def measure(
