@@ -37,6 +37,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from pixalign import AlignConfig, Aligner, EncodedImage
+from pixalign.backbones.load import lay_out
 from pixalign.calibrate import calibrate, exponents
 from pixalign.elbo import fixed_size
 from pixalign.heatmaps import activation, combine_layers, refine, to_image
@@ -191,15 +192,28 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 @torch.no_grad()
-def flops_per_forward(model: Model) -> int:
-    """FLOPs of one pass of the network with one image and one text."""
+def flops_per_forward(model: Model) -> tuple[int, int]:
+    """FLOPs of one pass with one image and one text, and those before a layer reads the text.
+
+    The second number is what classes could share. Pooled texts are read from the start.
+    """
     backbone, latents = model.backbone, model.latents
     text = backbone.encode_text([f"a photo of {model.names[0]}"])
     step = backbone.schedule.at_indices([1])
+    before: list[int] = []
     # Fused attention is not counted on every device; plain products are.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        hooks = [
+            site.module.register_forward_pre_hook(
+                lambda *_: before.append(counter.get_total_flops())
+            )
+            for site in backbone.sites
+            if site.reads_text
+        ]
         backbone.predict(latents, step, text)
-    return int(counter.get_total_flops())
+    for hook in hooks:
+        hook.remove()
+    return int(counter.get_total_flops()), 0 if text.pooled is not None else int(before[0])
 
 
 def _free(device: torch.device) -> None:
@@ -227,8 +241,9 @@ class Bench:
         self.model, self.repeats = model, repeats
         self.names = model.names[:classes]
         self.device = model.latents.device
-        self.flops = flops_per_forward(model)
+        self.flops, self.shareable = flops_per_forward(model)
         self.rate = matrix_rate(self.device, model.backbone.dtype)
+        lay_out(model.backbone)
         self.reference: Outcome | None = None
         self._sequential_seconds: float | None = None
 
@@ -237,8 +252,9 @@ class Bench:
         return Aligner(self.model.pipe, own=self.model.own, **options)
 
     def sequential(self, limit: float | None = None) -> dict[str, Any]:
-        """The reference's row; whatever follows is compared with it."""
-        aligner = self.aligner()
+        """The reference's row, in diffusers' own layout; what follows is compared with it."""
+        aligner, network = self.aligner(), self.model.backbone.denoiser
+        network.to(memory_format=torch.contiguous_format)
         running = Sequential(
             aligner.backbone, reference_job(aligner, self.model.latents, self.names)
         )
@@ -247,6 +263,7 @@ class Bench:
         warmup = time.perf_counter() - started
         _free(self.device)
         outcomes = [running.run(pieces) for _ in range(self.repeats)]
+        lay_out(self.model.backbone)
         self.reference = outcomes[0]
         seconds = _median(outcomes)
         self._sequential_seconds = seconds["total"]
@@ -345,8 +362,10 @@ class Bench:
             list(model.names[index % span :][: 1 + index % MANY_CLASSES]) for index in range(count)
         ]
         ten = list(model.names[:SINGLE_CLASSES])
-        together = self._timed(lambda: aligner.align(images, classes, config=config))
-        single = self._timed(lambda: [aligner.align(images[0], ten, config=config)])
+        together = self._timed(lambda: aligner.align(images, classes, config=config), repeats=1)
+        single = self._timed(
+            lambda: [aligner.align(images[0], ten, config=config)], repeats=self.repeats
+        )
         return {
             "images": count,
             "classes": f"1 to {MANY_CLASSES}",
@@ -356,12 +375,12 @@ class Bench:
             "ratio_per_forward": together["seconds_per_forward"] / single["seconds_per_forward"],
         }
 
-    def _timed(self, work: Callable[[], list[Any]]) -> dict[str, Any]:
+    def _timed(self, work: Callable[[], list[Any]], repeats: int) -> dict[str, Any]:
         """Median seconds of an `Aligner.align`, after a warm-up, and its passes."""
         passes = sum(sum(one.provenance["forwards"].values()) for one in work())
         _free(self.device)
         seconds = []
-        for _ in range(self.repeats):
+        for _ in range(repeats):
             clock = Clock(self.device)
             work()
             clock.lap("all")
@@ -390,6 +409,7 @@ class Bench:
             if cuda
             else None,
             "flops_per_forward": self.flops,
+            "flops_before_text": self.shareable,
             "matrix_flops_per_second": self.rate,
             "repeats": self.repeats,
         }
@@ -461,8 +481,10 @@ def table(record: dict[str, Any]) -> str:
         f"{record['arch']}, {record['classes']} classes, {parameters:.0f} M parameters, "
         f"{record['dtype']}, {record['device']} ({record['threads']} CPU threads), "
         f"torch {record['torch']}, diffusers {record['diffusers']}",
-        f"{record['flops_per_forward'] / 1e12:.4g} TFLOP a forward, matrix products at "
-        f"{record['matrix_flops_per_second'] / 1e12:.4g} TFLOP/s, median of {record['repeats']}",
+        f"{record['flops_per_forward'] / 1e12:.4g} TFLOP a forward "
+        f"({record['flops_before_text'] / record['flops_per_forward']:.1%} before a text), "
+        f"products at {record['matrix_flops_per_second'] / 1e12:.4g} TFLOP/s, "
+        f"median of {record['repeats']}",
         "",
         f"{'row':<11}{'total s':>9}{'elbo':>9}{'collect':>9}{'heatmaps':>9}{'GiB':>7}{'passes':>8}"
         f"{'batch':>7}{'floor s':>9}{'share':>7}{'faster':>8}{'losses':>9}{'heat':>9}{'same S':>9}",

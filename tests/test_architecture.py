@@ -30,6 +30,8 @@ ROWS = (
     ("capture",),
     ("align", "doctor"),
     ("scenes", "metrics"),
+    ("datasets",),
+    ("bench",),
     ("lab",),
     ("cli",),
     ("__init__",),

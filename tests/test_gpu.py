@@ -135,7 +135,7 @@ def test_offloaded_pipeline(photo, tmp_path):
     tiny.sdxl().save_pretrained(tmp_path)
     config = pa.AlignConfig(**QUICK)
     expected = pa.Aligner.from_pretrained(tmp_path, device="cuda", dtype="float32", config=config)
-    pipe = pa.Aligner.from_pretrained(tmp_path, device="cpu", dtype="float32").backbone.pipe
+    pipe = tiny.sdxl()
     pipe.enable_model_cpu_offload()
     offloaded = pa.Aligner(pipe, config=config)
     ours, theirs = (a.align(photo, ["dog", "cat"]) for a in (offloaded, expected))

@@ -24,7 +24,8 @@ ROW = {
 }  # fmt: skip
 RECORD = {
     "arch", "device", "threads", "torch", "diffusers", "dtype", "classes", "latents", "parameters",
-    "resident_gib", "flops_per_forward", "matrix_flops_per_second", "repeats", "rows",
+    "resident_gib", "flops_per_forward", "flops_before_text",
+    "matrix_flops_per_second", "repeats", "rows",
 }  # fmt: skip
 
 

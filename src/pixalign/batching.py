@@ -14,7 +14,7 @@ from pixalign.types import allowed
 Result = TypeVar("Result")
 
 # Latent positions in one automatic batch: 64 images of SD1's 64x64 on a GPU, 8 on a CPU.
-_POSITIONS = {"cuda": 2**18, "mps": 2**16, "cpu": 2**15}
+_POSITIONS = {"cuda": 2**18, "mps": 2**16, "cpu": 2**14}
 MEMORY = {"normal": 1, "low": 4}  # by how much automatic batches are smaller
 
 

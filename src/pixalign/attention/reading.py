@@ -17,6 +17,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from pixalign.attention import fused
 from pixalign.attention.sites import Site
 from pixalign.types import Size
 
@@ -94,27 +95,70 @@ class AttentionReader:
         images = query.shape[2] if site.reads_image else 0
         label = self.self_labels.get(site)
         owners = torch.zeros(len(query), dtype=torch.long) if self.owners is None else self.owners
+        denominators = None
+        if label is not None and mask is None and fused.usable(query):
+            denominators = self._add_fused(label, site, query, key, owners)
+            # What is left to read are the text's columns of a joint site, which come last.
+            key, images, label = key[:, :, images:], 0, None
+        if site.reads_text or label is not None:
+            self._observe_pieces(site, label, query, key, mask, denominators, images, owners)
+
+    def _observe_pieces(
+        self,
+        site: Site,
+        label: str | None,
+        query: Tensor,
+        key: Tensor,
+        mask: Tensor | None,
+        denominators: Tensor | None,
+        images: int,
+        owners: Tensor,
+    ) -> None:
+        """Read the text's columns, and add the ``images`` columns before them under a label."""
         cross = []
-        for batch, rows, probabilities in _head_mean(site.module, query, key, mask):
+        pieces = _head_mean(site.module, query, key, mask, denominators)
+        for batch, rows, probabilities in pieces:
             if site.reads_text:
                 assert self.columns is not None
                 columns = self.columns[batch].to(probabilities)
                 cross.append((batch, rows, probabilities[..., images:] @ columns))
             if label is not None:
-                self._add_self(label, rows, probabilities[..., :images], owners[batch])
+                total = self._self_total(label, probabilities, images)
+                add_by_owner(total[:, rows], probabilities[..., :images], owners[batch])
         if label is not None:
-            counts = torch.bincount(owners, minlength=self.images)
-            self.self_counts[label] = self.self_counts.get(label, 0) + counts
+            self._count(label, owners)
         if site.reads_text:
             maps = _assemble(cross, len(query), query.shape[2])  # [B, h*w, N]
             height, width = site.grid(self._latent)
             self.cross[site] = rearrange(maps, "b (h w) n -> b n h w", h=height, w=width)
 
-    def _add_self(self, label: str, rows: slice, probabilities: Tensor, owners: Tensor) -> None:
+    def _add_fused(
+        self, label: str, site: Site, query: Tensor, key: Tensor, owners: Tensor
+    ) -> Tensor:
+        """Add the image's columns, which come first, in one go; gives the log-denominators."""
+        scale = float(site.module.scale)  # type: ignore[arg-type]
+        count = query.shape[2]
+        denominators = fused.log_denominators(query, key, scale)
+        total = self._self_total(label, denominators, count)
+        for owner in range(int(owners[0]), int(owners[-1]) + 1):
+            mine = (owners == owner).nonzero()[:, 0].tolist()
+            if mine:
+                part = slice(mine[0], mine[-1] + 1)
+                fused.add_head_means(
+                    total[owner], query[part], key[part, :, :count], denominators[part], scale
+                )
+        self._count(label, owners)
+        return denominators
+
+    def _self_total(self, label: str, like: Tensor, count: int) -> Tensor:
+        """The running sums [images, count, count] of that label."""
         if label not in self.self_sums:
-            count = probabilities.shape[-1]
-            self.self_sums[label] = probabilities.new_zeros(self.images, count, count)
-        add_by_owner(self.self_sums[label][:, rows], probabilities, owners)
+            self.self_sums[label] = like.new_zeros(self.images, count, count)
+        return self.self_sums[label]
+
+    def _count(self, label: str, owners: Tensor) -> None:
+        counts = torch.bincount(owners, minlength=self.images)
+        self.self_counts[label] = self.self_counts.get(label, 0) + counts
 
 
 def add_by_owner(totals: Tensor, values: Tensor, owners: Tensor) -> None:
@@ -177,10 +221,15 @@ def _heads(projected: Tensor, heads: int) -> Tensor:
 
 
 def _head_mean(
-    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    denominators: Tensor | None = None,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """softmax(Q K^T / sqrt(d)) (Eq. 4), averaged over heads, in pieces that fit the budget.
 
+    Logarithms of the softmax's denominators [B, heads, P] stand for keys that are not given.
     Yields (batch slice, row slice, float32 [b, rows, K]).
     """
     attn: Any = module
@@ -197,7 +246,10 @@ def _head_mean(
             logits = query[items, :, rows] @ key[items].transpose(2, 3)
             if mask is not None:
                 logits = logits + mask[items].reshape(logits.shape[0], 1, -1, keys).float()
-            yield items, rows, logits.softmax(-1).mean(1)
+            if denominators is None:
+                yield items, rows, logits.softmax(-1).mean(1)
+            else:
+                yield items, rows, (logits - denominators[items, :, rows, None]).exp_().mean(1)
 
 
 def _assemble(pieces: list[tuple[slice, slice, Tensor]], batch: int, count: int) -> Tensor:

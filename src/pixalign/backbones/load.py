@@ -67,7 +67,19 @@ def load(
             raise
         raise OSError(f"cannot load {os.fspath(model)!r}: {_first_line(error)}") from error
     pipe.set_progress_bar_config(disable=True)
-    return family(pipe.to(place))
+    backbone = family(pipe.to(place))
+    lay_out(backbone)
+    return backbone
+
+
+def lay_out(backbone: Backbone) -> None:
+    """Store convolutions as the device is fastest with them; what they compute stays the same.
+
+    With channels last a CPU gains up to a fifth; on a GPU, normalisation layers would turn
+    everything back.
+    """
+    if backbone.device.type == "cpu":
+        backbone.denoiser.to(memory_format=torch.channels_last)
 
 
 def resolve_device(device: str) -> torch.device:

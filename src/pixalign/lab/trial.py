@@ -15,12 +15,12 @@ from pixalign.measure import attention_maps, class_losses
 from pixalign.plan import Visit, Words, plan_visits, plan_words
 from pixalign.progress import Progress
 from pixalign.scenes.atlas import class_names
+from pixalign.scenes.draw import APART as APART
+from pixalign.scenes.draw import draw_scenes as draw_scenes
 from pixalign.scenes.render import render
-from pixalign.scenes.sample import SceneBatch, concatenate, sample_scenes
+from pixalign.scenes.sample import SceneBatch
 from pixalign.schedule import Steps
 from pixalign.types import AttentionMaps
-
-APART = 100_000  # between the scenes of each number of objects, so that none share a background
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +52,6 @@ class Measured:
     maps: dict[str, AttentionMaps]
     losses: dict[str, Tensor]  # float32 [N, T]
     steps: dict[str, Steps]  # of the losses
-
-
-def draw_scenes(split: str, count: int) -> SceneBatch:
-    """``count`` scenes of 2, 3 and 4 objects in equal parts."""
-    parts = [(n, (count + n - 2) // 3) for n in (2, 3, 4)]
-    batches = [sample_scenes(split, n * APART, many, objects=n) for n, many in parts if many]
-    return concatenate(batches)
 
 
 def subjects(batch: SceneBatch, size: int, device: str, first: int = 0) -> list[Subject]:

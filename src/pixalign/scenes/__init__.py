@@ -1,5 +1,6 @@
 """Scenes of known objects: exact masks, captions and class frequencies.
 
-``atlas`` holds the drawn classes, ``sample`` draws scenes by seed, ``render`` paints them,
-``stress`` turns one dial of a base scene and ``write`` makes files for people.
+``atlas`` holds the drawn classes, ``sample`` draws scenes by seed, ``draw`` those on which results
+are reported, ``render`` paints them, ``stress`` turns one dial of a base scene and ``write`` makes
+files for people.
 """

@@ -108,6 +108,17 @@ def attribute_captions(batch: SceneBatch) -> list[str]:
     return [_attribute_caption(batch, *pair) for pair in enumerate(_groups(batch))]
 
 
+def class_phrases(batch: SceneBatch) -> list[dict[int, str]]:
+    """For each scene {class: "two small blue birds"}, in naming order; without attributes its name.
+
+    Unlike in `attribute_captions`, no class loses its attributes.
+    """
+    return [
+        {label: _described(batch, scene, label, slots) for label, slots in groups.items()}
+        for scene, groups in enumerate(_groups(batch))
+    ]
+
+
 def _groups(batch: SceneBatch) -> list[dict[int, list[int]]]:
     """For each scene its classes in naming order, and the slots where they stand."""
     scenes = []

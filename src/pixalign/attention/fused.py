@@ -1,0 +1,70 @@
+"""Self-attention summed over heads and passes on a GPU, without a matrix for each of them.
+
+Two kernels: the logarithm of each softmax's denominator, then one tile of the sum at a time, to
+which every head and pass adds its probabilities before anything is written. Products are of half
+precision numbers with float32 sums, as the networks' own fused attention takes them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_QUERIES, _KEYS = 64, 128  # sides of a tile
+_LARGEST_HEAD = 128
+
+
+def usable(query: Tensor) -> bool:
+    """Whether the kernels take queries [B, heads, P, d] of this type, size and device."""
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    return query.is_cuda and half and query.shape[-1] <= _LARGEST_HEAD and _has_triton()
+
+
+def log_denominators(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """float32 [B, heads, P]: log sum_j exp(scale q_i k_j) over keys [B, heads, K, d]."""
+    batch, heads, rows, width = query.shape
+    query, key = query.contiguous(), key.contiguous()
+    found = torch.empty(batch, heads, rows, dtype=torch.float32, device=query.device)
+    grid = (-(-rows // _QUERIES), batch * heads)
+    _kernels()[0][grid](
+        query, key, found, scale, rows, key.shape[2], width,
+        QUERIES=_QUERIES, KEYS=_KEYS, WIDTH=_padded(width),
+    )  # fmt: skip
+    return found
+
+
+def add_head_means(
+    total: Tensor, query: Tensor, key: Tensor, denominators: Tensor, scale: float
+) -> None:
+    """total float32 [P, K] += the mean over heads, summed over B, of exp(scale q k - denominator).
+
+    ``denominators`` are those of `log_denominators`, which may have seen further keys.
+    """
+    batch, heads, rows, width = query.shape
+    query, key, denominators = (x.contiguous() for x in (query, key, denominators))
+    grid = (-(-rows // _QUERIES), -(-key.shape[2] // _KEYS))
+    _kernels()[1][grid](
+        query, key, denominators, total, scale, 1 / heads, batch * heads, rows, key.shape[2],
+        width, total.stride(0), QUERIES=_QUERIES, KEYS=_KEYS, WIDTH=_padded(width),
+    )  # fmt: skip
+
+
+def _padded(width: int) -> int:
+    """The next power of 2, from 16: what a tile's product takes."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+@cache
+def _kernels() -> tuple[Any, Any]:
+    from pixalign.attention import kernels
+
+    return kernels.log_denominators, kernels.add_head_means

@@ -1,0 +1,1 @@
+"""The benchmark: the paper's tables as specs that can be run."""

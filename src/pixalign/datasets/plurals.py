@@ -1,0 +1,68 @@
+"""English plurals by rule and by table: which words mean a class."""
+
+from __future__ import annotations
+
+import re
+
+# Singular, plurals. Nouns that do not change are their own plural.
+_IRREGULAR = {
+    "person": ("people", "persons"),
+    "child": ("children",),
+    "foot": ("feet",),
+    "tooth": ("teeth",),
+    "goose": ("geese",),
+    "mouse": ("mice",),
+    "louse": ("lice",),
+    "ox": ("oxen",),
+    "thief": ("thieves",),
+    "hoof": ("hooves", "hoofs"),
+    "quiz": ("quizzes",),
+    "cactus": ("cacti", "cactuses"),
+    "octopus": ("octopuses", "octopi"),
+    "stomach": ("stomachs",),
+    "fish": ("fish", "fishes"),
+    **{word: (word,) for word in "sheep deer moose bison aircraft series species".split()},
+}
+# Names that are plurals already, and the singular that means them too.
+_SINGULAR = {
+    **{many: one for one, all_ in _IRREGULAR.items() for many in all_ if many != one},
+    "men": "man",
+    "women": "woman",
+    "buses": "bus",
+    "shelves": "shelf",
+    "skis": "ski",
+    "stairs": "stair",
+    "scissors": "scissor",
+}
+# They end in "man" and are no men.
+_NO_MEN = frozenset("human german roman norman ottoman talisman caiman shaman".split())
+
+
+def plurals_of(name: str) -> tuple[str, ...]:
+    """The plurals of a lower-case name: of its last word, or of the word before "of"."""
+    head, of, rest = name.partition(" of ")
+    before, space, word = head.rpartition(" ")
+    return tuple(f"{before}{space}{many}{of}{rest}" for many in _of_word(word))
+
+
+def _of_word(word: str) -> tuple[str, ...]:
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    if word.endswith("man") and word not in _NO_MEN:
+        return (f"{word[:-2]}en",)
+    if re.search(r"[^aeiou]y$", word):
+        return (f"{word[:-1]}ies",)
+    if re.search(r"(s|x|z|ch|sh)$", word):
+        return (f"{word}es",)
+    if re.search(r"([lr]f|[eo]af|ife)$", word):  # not "roof", "chef", "cafe"
+        return (re.sub("fe?$", "ves", word), f"{word}s")
+    if re.search(r"[^aeiou]o$", word):
+        return (f"{word}es", f"{word}s")
+    return (f"{word}s",)
+
+
+def forms_of(name: str) -> tuple[str, ...]:
+    """Everything that means a lower-case name: itself, then its plurals or its singular."""
+    before, space, word = name.rpartition(" ")
+    one = f"{before}{space}{_SINGULAR.get(word, word)}"
+    return tuple(dict.fromkeys((name, one, *plurals_of(one))))

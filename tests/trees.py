@@ -1,0 +1,133 @@
+"""Miniature datasets in the layouts in which the real ones come: pictures of 16x12 pixels."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+import tiny
+from pixalign.datasets.coco import CATEGORIES
+
+WIDE, HIGH = 16, 12
+
+
+def photo(path: Path, *, seed: int = 0, mode: str = "RGB", **options: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tiny.photo(WIDE, HIGH, seed).convert(mode).save(path, **options)
+    return path
+
+
+def labels(*values: int) -> np.ndarray:
+    """uint8 [12, 16]: the values as equal columns from left to right."""
+    return np.repeat(np.array(values, dtype=np.uint8), WIDE // len(values))[None].repeat(HIGH, 0)
+
+
+def mask(path: Path, values: np.ndarray, palette: list[int] | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(values)
+    if palette is not None:
+        image = Image.frombytes("P", image.size, values.tobytes())
+        image.putpalette(palette)
+    image.save(path)
+    return path
+
+
+def lines(path: Path, *names: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    return path
+
+
+def voc(root: Path, masks: str = "SegmentationClass") -> Path:
+    home = root / "VOCdevkit" / "VOC2012"
+    for seed, key in enumerate(("2007_000033", "2007_000042", "2008_000001")):
+        photo(home / "JPEGImages" / f"{key}.jpg", seed=seed)
+    mask(home / masks / "2007_000033.png", labels(0, 1, 20, 255))
+    mask(home / masks / "2007_000042.png", labels(0, 255))
+    lines(home / "ImageSets" / "Segmentation" / "val.txt", "2007_000042", "2007_000033")
+    return home
+
+
+def context(root: Path) -> Path:
+    home = root / "VOCdevkit" / "VOC2010"
+    for seed, (key, values) in enumerate({"b": (0, 1), "a": (59, 7), "train": (3, 3)}.items()):
+        photo(home / "JPEGImages" / f"{key}.jpg", seed=seed)
+        mask(home / "SegmentationClassContext" / f"{key}.png", labels(*values))
+    lines(home / "ImageSets" / "SegmentationContext" / "val.txt", "b", "a")
+    return home
+
+
+def ade20k(root: Path) -> Path:
+    home = root / "ade" / "ADEChallengeData2016"
+    for seed, (key, values) in enumerate({"2": (0, 1), "1": (150, 13)}.items()):
+        name = f"ADE_val_0000000{key}"
+        photo(home / "images" / "validation" / f"{name}.jpg", seed=seed)
+        mask(home / "annotations" / "validation" / f"{name}.png", labels(*values))
+    return home
+
+
+def coco(root: Path) -> Path:
+    home = root / "coco_stuff164k"
+    for seed, (key, values) in enumerate({"139": (0, 79, 80, 255), "285": (170, 91)}.items()):
+        name = f"000000000{key}"
+        photo(home / "images" / "val2017" / f"{name}.jpg", seed=seed)
+        folder = home / "annotations" / "val2017"
+        mask(folder / f"{name}_labelTrainIds.png", labels(*values))
+        mask(folder / f"{name}.png", labels(99, 99))  # the numbers before conversion
+    return home
+
+
+def box(left: int, top: int, right: int, bottom: int) -> list[list[float]]:
+    """A COCO polygon; right and bottom are exclusive."""
+    return [[left, top, right, top, right, bottom, left, bottom]]
+
+
+def instances(
+    root: Path, annotations: list[dict], categories: tuple[int, ...] = CATEGORIES
+) -> Path:
+    """COCO without PNG masks; image 139 has the annotations, 285 none."""
+    home = root / "coco_stuff164k"
+    images = []
+    for seed, number in enumerate((285, 139)):
+        name = f"000000000{number}.jpg"
+        photo(home / "images" / "val2017" / name, seed=seed)
+        images.append({"id": number, "file_name": name, "height": HIGH, "width": WIDE})
+    content = {
+        "images": images,
+        "annotations": [{"image_id": 139, "iscrowd": 0, **one} for one in annotations],
+        "categories": [{"id": number, "name": str(number)} for number in categories],
+    }
+    path = home / "annotations" / "instances_val2017.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+PHRASES = {
+    "generate_0": {"subject": ["rabbit", "suitcase"], "phrase": ["three baby rabbits", "a pink"]},
+    "generate_10": {"subject": ["dog", "rainbow"], "phrase": ["a golden dog", "a rainbow"]},
+}
+
+
+def aep(root: Path, phrases: object = PHRASES) -> Path:
+    for seed, (key, values) in enumerate({"generate_0": (0, 29, 3), "generate_10": (20,)}.items()):
+        photo(root / "images" / f"{key}.png", seed=seed)
+        row = labels(*values, *[0] * (4 - len(values)))
+        mask(root / "annotations" / f"{key}_gt.png", row)
+    (root / "phrases.json").write_text(json.dumps(phrases))
+    return root
+
+
+def folder(root: Path) -> Path:
+    photo(root / "images" / "a.jpg")
+    photo(root / "images" / "b.png", mode="P")
+    mask(root / "masks" / "a.png", labels(0, 1, 2, 255))
+    mask(root / "masks" / "b.png", labels(2, 2), palette=[9, 8, 7] * 256)
+    lines(root / "classes.txt", "cat", "hot dog")
+    return root
+
+
+BUILDERS = {
+    "voc": voc, "context": context, "coco": coco, "ade20k": ade20k, "aep": aep, "folder": folder,
+}  # fmt: skip
