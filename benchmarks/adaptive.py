@@ -22,10 +22,12 @@ from pixalign.backbones.load import hide_loading_bars
 from pixalign.calibrate import alignment_scores, exponents
 from pixalign.config import AlignConfig
 from pixalign.export import write_json
-from pixalign.lab.study import device_name, heatmaps_of, native_size
+from pixalign.heatmaps import heatmaps_under
+from pixalign.lab.study import native_size
 from pixalign.lab.trial import draw_scenes, in_groups
 from pixalign.metrics import Tally, bootstrap_weights, figures, interval, tally
 from pixalign.progress import Progress
+from pixalign.provenance import device_name
 
 TOLERANCES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 _CHUNK = 24
@@ -79,7 +81,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 losses = measured.losses["20"]
                 chosen = {n: powers_after(losses, b, config) for n, b in budgets.items()}
                 rows = torch.stack([torch.ones(len(losses)), *(p for p, _ in chosen.values())])
-                heatmaps = heatmaps_of(measured.maps["own"], config, rows, (size, size))
+                heatmaps = heatmaps_under(
+                    measured.maps["own"], config.cross_weights, rows, (size, size)
+                )
                 labels = [label + 1 for label in subject.labels]
                 counted = tally(heatmaps, subject.truth, labels, subject.number)
                 for name, one in zip(tallies, counted, strict=True):

@@ -47,7 +47,7 @@ def epsilon_batches(backbone, monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("name", "steps", "sizes"), [("sd1", 5, [8, 8]), ("sd3", 3, [8, 2])])
+@pytest.mark.parametrize(("name", "steps", "sizes"), [("sd1", 5, [8, 8]), ("sd3", 3, [8, 1])])
 def test_compiled_passes_give_the_same_and_leave_the_pipeline_alone(
     wide, monkeypatch, name, steps, sizes
 ):
@@ -108,27 +108,27 @@ def test_compiling_is_asked_for(sd1, sd1_folder, uncompiled):
 
 @given(st.integers(1, 400), st.integers(1, 70))
 def test_fixed_sizes_cover_all_passes_and_waste_little(passes, full):
-    quarter = max(1, full // 4)
+    eighth = max(1, full // 8)
     left, sizes = passes, []
     while left > 0:
         sizes.append(fixed_size(left, full))
         left -= sizes[-1]
 
-    assert set(sizes) <= {full, quarter}
+    assert set(sizes) <= {full, eighth}
     assert sizes == sorted(sizes, reverse=True)  # so that filling is at the very end
-    assert full == quarter or sizes.count(quarter) <= 3
+    assert full == eighth or sizes.count(eighth) <= 6
     assert sum(sizes) - sizes[-1] < passes
     assert sum(sizes) - passes <= most_filling(full)
 
 
 def most_filling(full):
-    """A full batch is filled from 3 quarters + 1 on, and one of a quarter from 1."""
-    quarter = max(1, full // 4)
-    return max(full - (3 * quarter + 1), quarter - 1, 0)
+    """A full batch is filled from 6 eighths + 1 on, and one of an eighth from 1."""
+    eighth = max(1, full // 8)
+    return max(full - (6 * eighth + 1), eighth - 1, 0)
 
 
 def test_fixed_sizes_waste_that_much():
-    """The bound is met, and it is less than a quarter where quarters are whole."""
+    """The bound is met, and it is less than a quarter where eighths are whole."""
     for full in range(1, 71):
         filling = [
             fixed_size(left, full) - left
@@ -136,13 +136,13 @@ def test_fixed_sizes_waste_that_much():
             if fixed_size(left, full) >= left
         ]
         assert max(filling, default=0) == most_filling(full)
-        if full % 4 == 0:
+        if full % 8 == 0:
             assert most_filling(full) == full // 4 - 1
-        assert most_filling(full) < full // 4 + full % 4 + (full < 4)
+        assert most_filling(full) < full // 4 + full % 8 + 1
 
 
 def test_fixed_sizes_by_hand():
-    assert [fixed_size(left, 8) for left in (1, 2, 6, 7, 8, 9, 100)] == [2, 2, 2, 8, 8, 8, 8]
+    assert [fixed_size(left, 16) for left in (1, 2, 12, 13, 16, 99)] == [2, 2, 2, 16, 16, 16]
     assert {fixed_size(left, 1) for left in range(1, 9)} == {1}
 
 
@@ -169,10 +169,10 @@ def test_a_batch_is_filled_with_the_last_pass(pooled):
 @pytest.mark.parametrize(
     ("batch_size", "count", "expected"),
     [
-        (8, 4, [8, 2, 2]),  # 12 passes
+        (8, 4, [8, 1, 1, 1, 1]),  # 12 passes
         (8, 5, [8, 8]),  # 15, one filled
         (5, 4, [5, 5, 1, 1]),
-        (16, 1, [4]),  # 3
+        (16, 1, [2, 2]),  # 3, one filled
         (1, 2, [1] * 6),
     ],
 )
@@ -204,8 +204,8 @@ def test_filling_is_not_in_the_result(
 def test_every_work_has_the_same_two_sizes(wide, uncompiled, monkeypatch):
     """Whatever the number of images, classes and stages."""
     config = pa.AlignConfig.fast(elbo_steps=6, elbo_stage=2, collect_steps=1)
-    aligner = pa.Aligner(wide("sd1"), config=config, batch_size=12, compile="eager")
-    plain = pa.Aligner(wide("sd1"), config=config, batch_size=12)
+    aligner = pa.Aligner(wide("sd1"), config=config, batch_size=16, compile="eager")
+    plain = pa.Aligner(wide("sd1"), config=config, batch_size=16)
     seen = epsilon_batches(aligner.backbone, monkeypatch)
     images = pictures((40, 30), (30, 50), (64, 64))
     each = [["dog", "cat"], ["car", "tree", "zebra", "door", "dog"], ["hot dog"]]
@@ -213,7 +213,7 @@ def test_every_work_has_the_same_two_sizes(wide, uncompiled, monkeypatch):
         assert_close(one, alone)
         assert one.provenance["forwards"] == alone.provenance["forwards"]  # without the filling
     aligner.align(images[0], each[1])
-    assert set(seen) == {12, 3}
+    assert set(seen) == {16, 2}
 
 
 def test_out_of_memory_with_compiled_passes(wide, uncompiled):
@@ -227,14 +227,14 @@ def test_out_of_memory_with_compiled_passes(wide, uncompiled):
             found = aligner.align(tiny.photo(40, 30), ["dog", "cat", "car"])
     finally:
         handle.remove()
-    assert seen == [2, 16, 8, 8, 2]
+    assert seen == [2, 16, 8, 8, 1, 1]
     assert_close(found, expected)
 
 
 def test_out_of_memory_with_a_filled_batch_of_one_pass(wide, uncompiled):
     pipe = wide("sd1")
     config = pa.AlignConfig(elbo_steps=1, collect_steps=1)
-    aligner = pa.Aligner(pipe, config=config, batch_size=8, compile="eager")
+    aligner = pa.Aligner(pipe, config=config, batch_size=16, compile="eager")
     handle = refuse_above(1, pipe.unet, [])
     try:
         with pytest.warns(RuntimeWarning, match="out of memory"):

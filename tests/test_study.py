@@ -18,14 +18,14 @@ import pixalign as pa
 from pixalign import cli
 from pixalign.calibrate import exponents
 from pixalign.config import AlignConfig
-from pixalign.heatmaps import enlarge, otsu, to_image
+from pixalign.heatmaps import enlarge, heatmaps_under, otsu, to_image
 from pixalign.lab import choose as choosing
 from pixalign.lab import study as studying
 from pixalign.lab import trial as trying
 from pixalign.lab import variants as varying
 from pixalign.lab.correlation import correlations, spearman
 from pixalign.lab.evaluate import frequency_thirds
-from pixalign.lab.study import AUTOMATIC, PARTS, Outcome, heatmaps_of, study
+from pixalign.lab.study import AUTOMATIC, PARTS, Outcome, study
 from pixalign.lab.summary import describe_stress, summarise, table
 from pixalign.lab.trial import Measured, Subject, draw_scenes, measure, subjects
 from pixalign.lab.variants import (
@@ -136,7 +136,9 @@ def test_the_study_measures_what_ships(aligner, watched):
             variant = by_name[name]
             powers = variant.exponents(subject, measured)
             config = planned.collecting[variant.maps]
-            heatmaps = heatmaps_of(measured.maps[variant.maps], config, powers[None], (128, 128))[0]
+            heatmaps = heatmaps_under(
+                measured.maps[variant.maps], config.cross_weights, powers[None], (128, 128)
+            )[0]
             shipped = aligned(aligner, encoded, subject, preset(name))
             np.testing.assert_allclose(powers, shipped.exponents, atol=1e-4, err_msg=name)
             np.testing.assert_allclose(heatmaps, shipped.heatmaps, atol=1e-5, err_msg=name)

@@ -42,9 +42,9 @@ def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: 
 
 
 def fixed_size(left: int, full: int) -> int:
-    """The size of the next compiled batch: ``full``, or a quarter of it near the end.
+    """The size of the next compiled batch: ``full``, or an eighth of it near the end.
 
     Code is compiled for a size, so batches have one of two sizes and the last is filled up.
     """
-    quarter = max(1, full // 4)
-    return full if left > 3 * quarter else quarter
+    eighth = max(1, full // 8)
+    return full if left > 6 * eighth else eighth

@@ -10,8 +10,8 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pixalign.calibrate import minmax
-from pixalign.types import Layers, Size, allowed
+from pixalign.calibrate import calibrate, minmax
+from pixalign.types import AttentionMaps, Layers, Size, allowed
 
 _ROWS_AT_ONCE = 1024  # of a self-attention matrix, while it is multiplied
 
@@ -92,6 +92,20 @@ def enlarge(maps: Tensor, size: Size) -> Tensor:
     # The first min-max, in the precision of the refinement, leaves float32 enough digits.
     ready = minmax(maps, (1, 2)).float()
     return minmax(resize(ready, size), (1, 2)).clamp_(0, 1)
+
+
+def heatmaps_under(
+    maps: AttentionMaps, scheme: CrossWeights | None, powers: Tensor, size: Size
+) -> Tensor:
+    """float32 [V, N, H, W] for V rows of exponents [V, N]: lines 6 to 9, where the maps are.
+
+    ``scheme`` are the cross weights of a resolved config.
+    """
+    assert scheme is not None, "the config must be resolved"
+    combined = combine_layers(maps.cross, maps.layers, scheme)
+    raised = calibrate(combined.repeat(len(powers), 1, 1), powers.flatten())
+    refined = refine(raised, maps.self_attention, maps.grid)
+    return enlarge(refined, size).reshape(*powers.shape, *size)
 
 
 def resize(maps: Tensor, size: Size) -> Tensor:

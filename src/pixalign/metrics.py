@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -250,3 +250,41 @@ def figures(tally: Tally, weights: Tensor, threshold: float | None) -> tuple[Fig
         f1=100 * float(point.f1[0, index]),
     )
     return found, values
+
+
+def equal_parts(values: Tensor, parts: int) -> Tensor:
+    """int64 [R]: into which of ``parts`` each of values [R] falls, 0 for the lowest.
+
+    Parts differ by one member at most; of equal values the earlier stand lower.
+    """
+    if parts < 1:
+        raise ValueError(f"parts are {parts!r}; allowed: 1 or more")
+    ranks = torch.empty(len(values), dtype=torch.int64)
+    ranks[values.argsort(stable=True)] = torch.arange(len(values))
+    return ranks * parts // max(len(values), 1)
+
+
+def pair_means(values: Tensor, image: Tensor, weights: Tensor) -> Tensor:
+    """float64 [B]: the mean of values [R] of pairs whose images [R] count as weights [B, images].
+
+    NaN where a weighting leaves no pair.
+    """
+    sums, pairs = torch.zeros(2, weights.shape[1], dtype=torch.float64)
+    sums.index_add_(0, image, values.double())
+    pairs.index_add_(0, image, torch.ones(len(values), dtype=torch.float64))
+    means: Tensor = (weights @ sums) / (weights @ pairs)
+    return means
+
+
+def tertiles(counts: Mapping[str, float]) -> dict[str, str]:
+    """Each class's group: "rare" up to the 33rd percentile of the counts, "common" up to the 66th.
+
+    Beyond that it is "frequent". Classes of the same count share a group.
+    """
+    if not counts:
+        return {}
+    edges = np.percentile(list(counts.values()), [33, 66])
+    return {
+        name: ("rare", "common", "frequent")[int(np.searchsorted(edges, count))]
+        for name, count in counts.items()
+    }

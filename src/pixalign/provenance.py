@@ -5,7 +5,14 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
+import torch
+
 PACKAGES = ("pixalign", "torch", "diffusers", "transformers", "accelerate", "pillow", "numpy")
+
+
+def device_name(device: torch.device) -> str:
+    """What the device is called by its maker, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def versions() -> dict[str, str]:

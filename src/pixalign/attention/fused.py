@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_QUERIES, _KEYS = 64, 128  # sides of a tile
+# A tile's queries and keys, and the groups of 32 threads that share it.
+_DENOMINATORS = (128, 64, 4)
+_MEANS = (128, 128, 8)
 _LARGEST_HEAD = 128
 
 
@@ -29,10 +31,11 @@ def log_denominators(query: Tensor, key: Tensor, scale: float) -> Tensor:
     batch, heads, rows, width = query.shape
     query, key = query.contiguous(), key.contiguous()
     found = torch.empty(batch, heads, rows, dtype=torch.float32, device=query.device)
-    grid = (-(-rows // _QUERIES), batch * heads)
+    queries, keys, warps = _DENOMINATORS
+    grid = (-(-rows // queries), batch * heads)
     _kernels()[0][grid](
         query, key, found, scale, rows, key.shape[2], width,
-        QUERIES=_QUERIES, KEYS=_KEYS, WIDTH=_padded(width),
+        QUERIES=queries, KEYS=keys, WIDTH=_padded(width), num_warps=warps,
     )  # fmt: skip
     return found
 
@@ -46,10 +49,11 @@ def add_head_means(
     """
     batch, heads, rows, width = query.shape
     query, key, denominators = (x.contiguous() for x in (query, key, denominators))
-    grid = (-(-rows // _QUERIES), -(-key.shape[2] // _KEYS))
+    queries, keys, warps = _MEANS
+    grid = (-(-rows // queries), -(-key.shape[2] // keys))
     _kernels()[1][grid](
         query, key, denominators, total, scale, 1 / heads, batch * heads, rows, key.shape[2],
-        width, total.stride(0), QUERIES=_QUERIES, KEYS=_KEYS, WIDTH=_padded(width),
+        width, total.stride(0), QUERIES=queries, KEYS=keys, WIDTH=_padded(width), num_warps=warps,
     )  # fmt: skip
 
 

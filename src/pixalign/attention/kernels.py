@@ -1,12 +1,16 @@
 """The Triton kernels behind `pixalign.attention.fused`; imported only where Triton is there.
 
-Triton reads annotations of its arguments itself, so they have none but its own. All tensors are contiguous: queries [BH, P, d], keys [BH, K, d], denominators [BH, P].
+All tensors are contiguous: queries [BH, P, d], keys [BH, K, d], denominators [BH, P]. Triton reads
+the annotations of arguments itself, so they have none but its own. Powers are of 2, as the device
+takes them.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -26,11 +30,11 @@ def log_denominators(
         j = start + tl.arange(0, KEYS)
         there = (j[None, :] < keys) & (d[:, None] < width)
         k = tl.load(key + (head * keys + j[None, :]) * width + d[:, None], mask=there, other=0.0)
-        logits = tl.where(j[None, :] < keys, tl.dot(q, k) * scale, float("-inf"))
+        logits = tl.where(j[None, :] < keys, tl.dot(q, k) * (scale * LOG2_E), float("-inf"))
         top = tl.maximum(largest, tl.max(logits, 1))
-        total = total * tl.exp(largest - top) + tl.sum(tl.exp(logits - top[:, None]), 1)
+        total = total * tl.exp2(largest - top) + tl.sum(tl.exp2(logits - top[:, None]), 1)
         largest = top
-    tl.store(found + head * rows + i, largest + tl.log(total), mask=i < rows)
+    tl.store(found + head * rows + i, (largest + tl.log2(total)) / LOG2_E, mask=i < rows)
 
 
 @triton.jit
@@ -53,7 +57,7 @@ def add_head_means(
         q = tl.load(q_places, mask=within, other=0.0)
         k = tl.load(k_places, mask=there, other=0.0)
         log_sum = tl.load(d_places, mask=i < rows, other=0.0)
-        added += tl.exp(tl.dot(q, k) * scale - log_sum[:, None])
+        added += tl.exp2(tl.dot(q, k) * (scale * LOG2_E) - log_sum[:, None] * LOG2_E)
         q_places += rows * width
         k_places += keys * width
         d_places += rows

@@ -51,6 +51,7 @@ class SceneDataset(Dataset):
             truth=truth,
             phrases=phrases,
             group=self.groups[place] if self.groups else "",
+            target=int(self.scenes.labels[place, TARGET]) if self.groups else None,
         )
 
     def truth(self, index: int) -> np.ndarray:
@@ -70,12 +71,6 @@ class SceneDataset(Dataset):
     def counts(self) -> Mapping[str, float]:
         """Each class's share of the training objects."""
         return dict(zip(class_names(), training_shares().tolist(), strict=True))
-
-    def target(self, index: int) -> int:
-        """The class that the dial weakens; only in scenes of the stress dials."""
-        if not self.groups:
-            raise ValueError(f"dataset is {self.name!r}, without targets; allowed: 'lab-toy'")
-        return int(self.scenes.labels[index, TARGET])
 
     def _chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Pictures uint8 [n, 128, 128, 3] and truths uint8 [n, 128, 128]."""

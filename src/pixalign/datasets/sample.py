@@ -36,6 +36,7 @@ class Sample:
     truth: np.ndarray
     phrases: Mapping[int, str]
     group: str = ""  # what was changed and how far: "size=0.5"
+    target: int | None = None  # ... and the class it was changed for
 
     @property
     def present(self) -> tuple[int, ...]:

@@ -10,8 +10,8 @@ import torch
 from pixalign.align import Aligner
 from pixalign.config import AlignConfig
 from pixalign.export import write_json
-from pixalign.heatmaps import activation, combine_layers
-from pixalign.lab.study import heatmaps_of, native_size
+from pixalign.heatmaps import activation, combine_layers, heatmaps_under
+from pixalign.lab.study import native_size
 from pixalign.lab.trial import Measured, Subject, draw_scenes, in_groups
 from pixalign.lab.variants import by_elbo
 from pixalign.metrics import THRESHOLDS, Tally, curve, tally
@@ -141,7 +141,7 @@ def _best(
     for image, (subject, measured) in enumerate(scenes):
         size = (int(subject.truth.shape[0]), int(subject.truth.shape[1]))
         exponents = powers(subject, measured)[None]
-        heatmaps = heatmaps_of(measured.maps[name], config, exponents, size)
+        heatmaps = heatmaps_under(measured.maps[name], config.cross_weights, exponents, size)
         labels = [label + 1 for label in subject.labels]
         found += tally(heatmaps, subject.truth, labels, image)
     values = curve(Tally.concatenate(found)).miou[0]

@@ -16,18 +16,16 @@ from torch import Tensor
 
 from pixalign.align import Aligner
 from pixalign.backbones.load import resolve_device
-from pixalign.calibrate import calibrate
-from pixalign.config import AlignConfig
-from pixalign.heatmaps import activation, combine_layers, enlarge, otsu, refine
+from pixalign.heatmaps import activation, combine_layers, heatmaps_under, otsu
 from pixalign.lab.outcome import AUTOMATIC, Outcome
 from pixalign.lab.summary import describe_stress, summarise
 from pixalign.lab.trial import Measured, Subject, draw_scenes, in_groups
 from pixalign.lab.variants import Plan, elbo_of, every_order, plan, strength
 from pixalign.metrics import THRESHOLDS, Tally, tally, threshold_index
 from pixalign.progress import Progress
-from pixalign.provenance import versions
+from pixalign.provenance import device_name, versions
 from pixalign.scenes.stress import DIALS, OTHER, TARGET, stress
-from pixalign.types import AttentionMaps, Size, allowed
+from pixalign.types import allowed
 
 PARTS = ("main", "gamma", "sweeps", "stress")
 STRESS_LEVELS = (0.25, 0.5, 0.75, 1.0)
@@ -107,15 +105,6 @@ def _both(subject: Subject) -> bool:
     return len(subject.labels) == 2
 
 
-def heatmaps_of(maps: AttentionMaps, config: AlignConfig, powers: Tensor, size: Size) -> Tensor:
-    """float32 [V, N, H, W] for V rows of exponents [V, N], as the Aligner computes them."""
-    assert config.cross_weights is not None
-    combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
-    raised = calibrate(combined.repeat(len(powers), 1, 1), powers.flatten())
-    refined = refine(raised, maps.self_attention, maps.grid)
-    return enlarge(refined, size).reshape(*powers.shape, *size)
-
-
 def _judge(
     outcome: Outcome,
     planned: Plan,
@@ -132,7 +121,7 @@ def _judge(
             continue
         maps = measured.maps[name]
         powers = torch.stack([variant.exponents(subject, measured) for variant in group])
-        heatmaps = heatmaps_of(maps, config, powers, size)
+        heatmaps = heatmaps_under(maps, config.cross_weights, powers, size)
         counted = tally(heatmaps, subject.truth, labels, image)
         for variant, rows, heat in zip(group, counted, heatmaps, strict=True):
             outcome.tallies.setdefault(variant.name, []).append(rows)
@@ -159,7 +148,7 @@ def _best_order(
     """With the truth known: of the orders [O, N] of the exponents, the one that suits best."""
     config = planned.collecting["own"]
     size = (int(subject.truth.shape[0]), int(subject.truth.shape[1]))
-    heatmaps = heatmaps_of(measured.maps["own"], config, orders, size)
+    heatmaps = heatmaps_under(measured.maps["own"], config.cross_weights, orders, size)
     assert config.threshold is not None
     at = _nearest(config.threshold)
     return max(
@@ -223,11 +212,6 @@ def study(
     if "stress" in parts:
         result["stress"] = describe_stress(run_stress(aligner, stress_scenes, show=show), draws)
     return result
-
-
-def device_name(device: torch.device) -> str:
-    """What the device is called by its maker, or "cpu"."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def study_of(

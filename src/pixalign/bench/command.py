@@ -1,0 +1,152 @@
+"""What ``pixalign bench`` does: everything is checked before a model is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pixalign.align import Aligner
+from pixalign.backbones.load import hide_loading_bars, resolve_device
+from pixalign.batching import BatchSize
+from pixalign.bench.examples import draw_examples
+from pixalign.bench.runner import Processes, check_counts, run
+from pixalign.bench.spec import MODELS, Spec, load_spec, spec_names
+from pixalign.bench.summary import write_result
+from pixalign.datasets import DATASETS, Dataset, check, find_datasets, open_dataset
+from pixalign.datasets.captions import load_counts
+from pixalign.datasets.sample import CLASSES, class_list
+from pixalign.types import allowed
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A spec on one of its datasets."""
+
+    spec: Spec
+    dataset: Dataset
+    counts: Mapping[str, float] | None
+
+
+def run_specs(
+    names: Sequence[str],
+    *,
+    root: Path | None,
+    model: str | None,
+    datasets: Sequence[str],
+    limit: int | None,
+    out: Path,
+    counts: Path | None,
+    seed: int,
+    device: str,
+    dtype: str,
+    batch_size: int | str,
+    show: bool = True,
+) -> list[Path]:
+    """Run specs on their datasets with one model; gives the folders of the runs."""
+    BatchSize(batch_size)
+    place = resolve_device(device)
+    jobs = list(_jobs(find_specs(names), root, datasets, limit, counts))
+    processes = Processes.here(cpu=place.type != "cuda")
+    if processes.count > 1 and str(place) == "cuda":
+        device = f"cuda:{processes.state.local_process_index}"
+    hide_loading_bars()
+    asked = MODELS.get(model, model) if model is not None else None
+    aligner = Aligner.from_pretrained(asked, device=device, dtype=dtype, batch_size=batch_size)
+    folders = []
+    for job in jobs:
+        found = run(
+            job.spec,
+            job.dataset,
+            aligner,
+            out,
+            model=model,
+            limit=limit,
+            seed=seed,
+            counts=job.counts,
+            processes=processes,
+            show=show and processes.first,
+        )
+        if processes.first:
+            result = write_result(found)
+            draw_examples(found, result, job.spec, job.dataset, aligner)
+            folders.append(found.folder)
+        processes.wait()
+    return folders
+
+
+def find_specs(names: Sequence[str]) -> list[Spec]:
+    """The specs of some names, files or patterns, each once."""
+    found: dict[str, Spec] = {}
+    for name in names:
+        matching = [one for one in spec_names() if fnmatchcase(one, name)]
+        for one in matching or [name]:
+            found.setdefault(one, load_spec(one))
+    return list(found.values())
+
+
+def _jobs(
+    specs: Sequence[Spec],
+    root: Path | None,
+    datasets: Sequence[str],
+    limit: int | None,
+    counts: Path | None,
+) -> Iterator[Job]:
+    """Every spec on every dataset that is asked for, with the files known to be there."""
+    for name in datasets:
+        allowed("dataset", name, tuple(DATASETS))
+    for spec in specs:
+        chosen = [name for name in spec.datasets if not datasets or name in datasets]
+        if not chosen:
+            raise ValueError(
+                f"spec {spec.name!r} is for {', '.join(spec.datasets)}, not {', '.join(datasets)}"
+            )
+        for name in chosen:
+            dataset = open_dataset(name, root, spec.split, limit)
+            table = load_counts(counts, dataset.classes) if counts is not None else None
+            known = table if table is not None else dataset.counts()
+            if spec.columns == "frequency":
+                check_counts(dataset.classes, known)
+            yield Job(spec, dataset, known)
+
+
+def listing() -> list[dict[str, Any]]:
+    """The specs that come with the package, and how many of their rows can be run."""
+    specs = [load_spec(name) for name in spec_names()]
+    return [
+        {
+            "name": spec.name,
+            "label": spec.label,
+            "title": spec.title,
+            "datasets": list(spec.datasets),
+            "rows": len(spec.rows),
+            "runnable": len(spec.runnable_rows()),
+        }
+        for spec in specs
+    ]
+
+
+def check_root(
+    root: Path, names: Sequence[str], split: str | None, limit: int | None
+) -> Iterator[dict[str, Any]]:
+    """What stands under a root, dataset by dataset; the first fault is an error."""
+    chosen = list(names) or find_datasets(root)
+    if not chosen:
+        known = ", ".join(DATASETS)
+        raise ValueError(f"no dataset was found below {str(root)!r}; known are {known}")
+    for name in chosen:
+        dataset = open_dataset(name, root, split, limit)
+        yield dataclasses.asdict(check(dataset, progress=True))
+
+
+def class_names(text: str) -> tuple[str, ...]:
+    """The classes of a dataset, or the lines of a file."""
+    shipped = sorted(path.stem for path in CLASSES.glob("*.txt"))
+    if text in shipped:
+        return class_list(text)
+    path = Path(text)
+    if not path.is_file():
+        raise FileNotFoundError(f"classes is {text!r}; allowed: a file, or {', '.join(shipped)}")
+    return tuple(filter(None, map(str.strip, path.read_text(encoding="utf-8").splitlines())))

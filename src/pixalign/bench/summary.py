@@ -1,0 +1,328 @@
+"""A run in figures: what its images come to, small enough to commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pixalign.bench.store import HEADER, RESULT, ImageRow, Run, write_text
+from pixalign.metrics import (
+    THRESHOLDS,
+    Figures,
+    Tally,
+    bootstrap_weights,
+    class_ious,
+    curve,
+    equal_parts,
+    figures,
+    interval,
+    pair_means,
+    tertiles,
+    threshold_index,
+)
+
+KINDS = ("oracle", "fixed")  # the best threshold on the images themselves; the config's
+TENTHS = 10  # buckets of pairs by area
+PICTURES = 5  # images named best, and as many worst
+_COPIED = (
+    "spec", "digest", "label", "title", "columns", "baseline", "notes", "extends", "dataset",
+    "split", "limit", "images", "seed", "model", "device", "versions", "git",
+)  # fmt: skip
+
+Drawn = tuple[float, Tensor]  # a value in percent, and the same under each weighting [B]
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """One row: its pooled pixels, and by kind its figures and its mIoU under each weighting."""
+
+    tally: Tally
+    figures: Mapping[str, Figures]
+    drawn: Mapping[str, Tensor]
+
+    def ious(self, kind: str) -> Tensor:
+        """float64 [R]: each pair's IoU in percent."""
+        index = threshold_index(self.figures[kind].threshold)
+        at = slice(index, index + 1)
+        one = dataclasses.replace(
+            self.tally, hits=self.tally.hits[:, at], claimed=self.tally.claimed[:, at]
+        )
+        return 100 * one.ious()[:, 0]
+
+    def miou(self, kind: str) -> Drawn:
+        """The row's mIoU."""
+        return self.figures[kind].miou, self.drawn[kind]
+
+    def pairs(self, kind: str, chosen: Tensor, weights: Tensor) -> Drawn:
+        """The mean IoU of the pairs where bool [R] is true."""
+        ious = self.ious(kind)[chosen]
+        return float(ious.mean()), pair_means(ious, self.tally.image[chosen], weights)
+
+    def classes(self, kind: str, chosen: Tensor, weights: Tensor) -> Drawn:
+        """The mean over classes of the pooled IoU of the rows where bool [R] is true."""
+        found, drawn = figures(self.tally.select(chosen), weights, self.figures[kind].threshold)
+        return found.miou, drawn
+
+
+How = Callable[[_Measured, str, Tensor, Tensor], Drawn]  # `_Measured.pairs` or `.classes`
+
+
+def summarise(run: Run, draws: int = 1000) -> dict[str, Any]:
+    """Everything that tables, plots and documents need, in JSON-able values and percent.
+
+    Intervals hold 95 % of ``draws`` resamples by image, the same ones for all rows, so that a
+    row's effect, its difference to its baseline, is paired.
+    """
+    header, images = run.header, run.images()
+    present = [
+        row
+        for row in header["rows"]
+        if images and all(row["name"] in image.tallies for image in images)
+    ]
+    known = [row["name"] for row in header["rows"]]
+    weights = bootstrap_weights(max(len(images), 1), draws)
+    measured = {row["name"]: _measure(row, images, weights) for row in present}
+    focus = _focus(header, list(measured))
+    return {
+        "format": 1,
+        **{key: header[key] for key in _COPIED},
+        "done": len(images),
+        "complete": len(images) == header["images"],
+        "seconds": round(run.seconds, 2),
+        "seconds_per_image": round(run.seconds / len(images), 4) if images else None,
+        "draws": draws,
+        "missing": header["missing"] + [n for n in known if n not in measured],
+        "focus": focus,
+        **_extremes(images, measured[focus] if focus else None),
+        "rows": {
+            row["name"]: _row(row, measured, header, images, weights) for row in present
+        },
+    }  # fmt: skip
+
+
+def write_result(run: Run, draws: int = 1000) -> dict[str, Any]:
+    """Summarise a run into its result.json, unless that is of the same images already."""
+    path, source = run.folder / RESULT, _fingerprint(run.folder, draws)
+    if path.is_file():
+        with suppress(ValueError):  # a damaged one is written anew
+            known = read_result(path)
+            if known.get("source") == source:
+                return known
+    result = summarise(run, draws) | {"source": source}
+    write_text(path, _lines(result))
+    return read_result(path)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A result.json."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        number = found["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{str(path)!r} is damaged: {error}") from error
+    if number != 1:
+        raise ValueError(f"{str(path)!r} has format {number!r}; allowed: 1")
+    return found
+
+
+def _fingerprint(folder: Path, draws: int) -> str:
+    """SHA-256 in hexadecimal of what a result is made from."""
+    digest = hashlib.sha256(str(draws).encode())
+    for path in [folder / HEADER, *sorted(folder.glob("*.jsonl"))]:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _lines(result: Mapping[str, Any]) -> str:
+    """JSON with a line for each field and each row."""
+    rows = ",\n".join(f"  {_text(name)}: {_text(row)}" for name, row in result["rows"].items())
+    fields = [f" {_text(key)}: {_text(value)}" for key, value in result.items() if key != "rows"]
+    return "{\n" + ",\n".join([*fields, f' "rows": {{\n{rows}\n }}']) + "\n}\n"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _measure(row: Mapping[str, Any], images: Sequence[ImageRow], weights: Tensor) -> _Measured:
+    """A row's tallies under consecutive numbers of images, and what they come to."""
+    tallies = [
+        dataclasses.replace(tally, image=torch.full_like(tally.image, number))
+        for number, tally in enumerate(image.tallies[row["name"]] for image in images)
+    ]
+    pooled = Tally.concatenate(tallies)
+    fixed = min(THRESHOLDS, key=lambda value: abs(value - row["config"]["threshold"]))
+    made = {"oracle": figures(pooled, weights, None), "fixed": figures(pooled, weights, fixed)}
+    return _Measured(
+        tally=pooled,
+        figures={kind: found for kind, (found, _) in made.items()},
+        drawn={kind: drawn for kind, (_, drawn) in made.items()},
+    )
+
+
+def _focus(header: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The row to look at: the baseline if it calibrates, else the last one."""
+    if not names:
+        return None
+    calibrates = {row["name"]: row["config"]["calibrate"] for row in header["rows"]}
+    baseline: str = header["baseline"]
+    return baseline if baseline in names and calibrates[baseline] else names[-1]
+
+
+def _row(
+    row: Mapping[str, Any],
+    measured: Mapping[str, _Measured],
+    header: Mapping[str, Any],
+    images: Sequence[ImageRow],
+    weights: Tensor,
+) -> dict[str, Any]:
+    """What one row comes to, beside its baseline."""
+    own = measured[row["name"]]
+    base = measured.get(row["baseline"]) if row["baseline"] != row["name"] else None
+    ious = class_ious(own.tally, own.figures["oracle"].threshold)
+    names = ("background", *header["classes"])
+    return {
+        **{key: row[key] for key in ("method", "baseline", "supervised", "scores", "config")},
+        **{
+            kind: {key: _rounded(x) for key, x in dataclasses.asdict(own.figures[kind]).items()}
+            for kind in KINDS
+        },
+        "effect": {
+            kind: _effect(own.miou(kind), base.miou(kind) if base else None) for kind in KINDS
+        },
+        "curve": [_rounded(100 * x, 2) for x in curve(own.tally).miou[0].tolist()],
+        "classes": {names[label]: round(100 * iou, 2) for label, iou in ious.items()},
+        "area": _area(own, base, images, weights),
+        "frequency": _frequency(own, base, header, weights),
+        "groups": _groups(own, base, images, weights),
+    }
+
+
+def _effect(own: Drawn, base: Drawn | None) -> list[float | None] | None:
+    """A paired difference in points with its interval; None without a baseline."""
+    if base is None:
+        return None
+    return [_rounded(own[0] - base[0]), *map(_rounded, interval(own[1] - base[1]))]
+
+
+def _area(
+    own: _Measured, base: _Measured | None, images: Sequence[ImageRow], weights: Tensor
+) -> list[dict[str, Any]]:
+    """IoU of (image, class) pairs in tenths of equal count by the class's share of the image."""
+    areas = torch.tensor([x for image in images for x in (-1.0, *image.area)], dtype=torch.float64)
+    foreground = own.tally.label > 0
+    tenth = torch.full_like(own.tally.label, -1)
+    tenth[foreground] = equal_parts(areas[foreground], TENTHS)
+    found = []
+    for number in range(TENTHS):
+        chosen = tenth == number
+        if not chosen.any():
+            continue
+        inside = areas[chosen]
+        limits = {"from": round(float(inside.min()), 5), "to": round(float(inside.max()), 5)}
+        values = _compared("iou", "oracle", _Measured.pairs, own, base, chosen, weights)
+        found.append({**limits, "pairs": len(inside), **values})
+    return found
+
+
+def _frequency(
+    own: _Measured, base: _Measured | None, header: Mapping[str, Any], weights: Tensor
+) -> dict[str, Any] | None:
+    """Mean IoU of the classes that training showed rarely, sometimes and often."""
+    counts, classes = header["counts"], header["classes"]
+    if counts is None:
+        return None
+    missing = [name for name in classes if name not in counts]
+    if missing:
+        raise ValueError(f"counts have no {missing[0]!r}; allowed: a number for every class")
+    group_of = tertiles({name: counts[name] for name in classes})
+    found = {}
+    for group in ("rare", "common", "frequent"):
+        labels = [number for number, name in enumerate(classes, 1) if group_of[name] == group]
+        chosen = torch.isin(own.tally.label, torch.tensor(labels, dtype=torch.int64))
+        seen = {"classes": len(set(own.tally.label[chosen].tolist()))}
+        found[group] = seen | _both("miou", _Measured.classes, own, base, chosen, weights)
+    return found
+
+
+def _groups(
+    own: _Measured, base: _Measured | None, images: Sequence[ImageRow], weights: Tensor
+) -> dict[str, Any] | None:
+    """IoU of the class that a dial changes, at each of its levels; where it can be seen."""
+    if all(image.target is None for image in images):
+        return None
+    targets = torch.tensor([-1 if i.target is None else i.target + 1 for i in images])
+    numbers = {group: n for n, group in enumerate(dict.fromkeys(i.group for i in images))}
+    level = torch.tensor([numbers[image.group] for image in images])
+    is_target = own.tally.label == targets[own.tally.image]
+    found = {}
+    for group, number in numbers.items():
+        chosen = is_target & (level[own.tally.image] == number)
+        pairs = {"pairs": int(chosen.sum())}
+        found[group] = pairs | _both("iou", _Measured.pairs, own, base, chosen, weights)
+    return found
+
+
+def _both(
+    name: str, how: How, own: _Measured, base: _Measured | None, chosen: Tensor, weights: Tensor
+) -> dict[str, Any]:
+    """A value at the oracle's threshold, and as "fixed" at the config's."""
+    oracle, fixed = (_compared(name, kind, how, own, base, chosen, weights) for kind in KINDS)
+    return oracle | {"fixed": fixed}
+
+
+def _compared(
+    name: str,
+    kind: str,
+    how: How,
+    own: _Measured,
+    base: _Measured | None,
+    chosen: Tensor,
+    weights: Tensor,
+) -> dict[str, Any]:
+    """A value of the rows where bool [R] is true: its interval, and its effect."""
+    point, drawn = how(own, kind, chosen, weights)
+    low, high = interval(drawn)
+    against = how(base, kind, chosen, weights) if base else None
+    return {
+        name: _rounded(point),
+        "low": _rounded(low),
+        "high": _rounded(high),
+        "effect": _effect((point, drawn), against),
+    }
+
+
+def _extremes(images: Sequence[ImageRow], row: _Measured | None) -> dict[str, Any]:
+    """The images of highest and of lowest mean IoU over their classes: key and miou in percent."""
+    if row is None:
+        return {"best": [], "worst": []}
+    foreground = row.tally.label > 0
+    ious, owners = row.ious("oracle")[foreground], row.tally.image[foreground]
+    sums = torch.zeros(len(images), dtype=torch.float64).index_add_(0, owners, ious)
+    pairs = torch.bincount(owners, minlength=len(images))
+    means = (sums / pairs).tolist()
+    known = pairs.nonzero()[:, 0].tolist()
+    half = (len(known) + 1) // 2
+    best = sorted(known, key=lambda n: (-means[n], n))[: min(PICTURES, half)]
+    rest = [number for number in known if number not in best]
+    worst = sorted(rest, key=lambda n: (means[n], n))[:PICTURES]
+    return {
+        kind: [{"key": images[n].key, "miou": round(means[n], 2)} for n in numbers]
+        for kind, numbers in (("best", best), ("worst", worst))
+    }
+
+
+def _rounded(value: float, digits: int = 3) -> float | None:
+    """None for what could not be measured."""
+    return None if math.isnan(value) else round(value, digits)

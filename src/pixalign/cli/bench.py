@@ -1,0 +1,132 @@
+"""``pixalign bench``: every table of the paper as a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pixalign.cli.common import Device, Json, print_json
+
+bench = typer.Typer(help="Datasets, metrics and the tables of the paper.", no_args_is_help=True)
+
+
+@bench.command()
+def run(
+    specs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SPEC...", help="YAML files or names; patterns as 'lab-*'. See `bench ls`."
+        ),
+    ],
+    root: Annotated[Path | None, typer.Option(help="Folder that holds the datasets.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The paper's name (SD1.5), a hub id or a folder. [default: embedded]"),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Only this dataset of the specs; repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="The first so many images.", min=1)] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("bench-results"),
+    counts: Annotated[
+        Path | None, typer.Option(help="How often captions name each class; see `bench count`.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Image i draws its noise from seed + i.")] = 0,
+    device: Device = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+    batch_size: Annotated[str, typer.Option(help="Passes at once: auto or a number.")] = "auto",
+) -> None:
+    """Run tables; stopped at any moment, the same command goes on. Then see `bench report`."""
+    from pixalign.bench.command import run_specs
+
+    run_specs(
+        specs,
+        root=root,
+        model=model,
+        datasets=dataset or [],
+        limit=limit,
+        out=out,
+        counts=counts,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
+    )
+
+
+@bench.command()
+def ls(json_: Json = False) -> None:
+    """List the tables: what they compare, on which datasets, and which rows can be run."""
+    from pixalign.bench.command import listing
+
+    found = listing()
+    if json_:
+        print_json(found)
+        return
+    width = max(len(one["name"]) for one in found)
+    for one in found:
+        rows = f"{one['runnable']} of {one['rows']} rows" + ("" if one["runnable"] else " yet")
+        print(f"{one['name']:<{width}}  {one['label']:<28} {', '.join(one['datasets'])}; {rows}")
+        print(f"{'':<{width}}  {one['title']}")
+
+
+@bench.command()
+def check(
+    root: Annotated[Path, typer.Argument(help="Folder that holds the datasets.")],
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Only this dataset; repeatable.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="[default: the usual one]")] = None,
+    limit: Annotated[int | None, typer.Option(help="The first so many images.", min=1)] = None,
+    json_: Json = False,
+) -> None:
+    """Read every picture's size and every mask of the datasets under a root, and count classes."""
+    from pixalign.bench.command import check_root
+
+    for record in check_root(root, dataset or [], split, limit):
+        if json_:
+            print_json(record)
+        else:
+            _print_check(record)
+
+
+@bench.command()
+def count(
+    captions: Annotated[list[Path], typer.Argument(help="txt, csv, tsv or parquet, also .gz.")],
+    classes: Annotated[str, typer.Option(help="A dataset's name, or a file of one name a line.")],
+    out: Annotated[Path | None, typer.Option(help="JSON file for the counts.")] = None,
+    column: Annotated[str | None, typer.Option(help="The captions' column.")] = None,
+) -> None:
+    """Count in how many captions each class is named: whole words, plurals too."""
+    from pixalign.bench.command import class_names
+    from pixalign.datasets.captions import count_captions, save_counts
+
+    found = count_captions(captions, class_names(classes), column=column, progress=True)
+    if out is None:
+        print_json(found)
+    else:
+        save_counts(out, found)
+        print(f"written to {out}")
+
+
+@bench.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `bench run --out` made.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the report. [default: DIR]")] = None,
+) -> None:
+    """Write report.html and tables.md of the runs in a folder."""
+    from pixalign.bench.report import write_report
+
+    print(f"open {write_report(folder, out)}")
+
+
+def _print_check(record: dict[str, Any]) -> None:
+    print(
+        f"{record['name']} {record['split']}: {record['images']} images, {record['empty']} of "
+        f"them without a class; {record['background']:.1%} of the pixels background, "
+        f"{record['ignored']:.1%} not counted"
+    )
+    for name, images in record["images_per_class"].items():
+        print(f"  {images:>6}  {name}")

@@ -1,0 +1,142 @@
+"""``pixalign lab``: synthetic scenes, and the small models trained on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pixalign.cli.common import Device, Json, print_json
+
+lab = typer.Typer(
+    help="Synthetic scenes, and the small models trained on them.", no_args_is_help=True
+)
+
+
+@lab.command()
+def scenes(
+    out: Annotated[Path, typer.Option(help="Folder for the files.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    count: Annotated[int, typer.Option(help="How many scenes.", min=1)] = 8,
+    start: Annotated[int, typer.Option(help="Number of the first scene.", min=0)] = 0,
+    size: Annotated[int, typer.Option(help="Pixels on a side.", min=32)] = 256,
+) -> None:
+    """Write scenes with exact masks, captions and boxes, and a sheet to look at."""
+    from pixalign.scenes.write import write_scenes
+
+    written = write_scenes(split, count, out, start=start, size=size)
+    print(f"{len(written)} files written to {out}")
+
+
+@lab.command()
+def train(
+    out: Annotated[Path, typer.Option(help="Folder for log, checkpoints and the model.")],
+    stage: Annotated[str, typer.Option(help="vae, classifier or denoiser.")],
+    family: Annotated[str, typer.Option(help="sd1.")] = "sd1",
+    recipe: Annotated[Path | None, typer.Option(help="JSON file; see recipes/.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Run folder or weights to go on from.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
+    vae: Annotated[Path | None, typer.Option(help="Trained VAE, for the denoiser.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Train one stage of a small text-to-image model on scenes."""
+    from pixalign.lab.train import train_command
+
+    train_command(family, stage, out, recipe, resume, minutes, device, vae)
+
+
+@lab.command()
+def gates(
+    model: Annotated[Path, typer.Option(help="Folder of a pipeline trained on scenes.")],
+    scenes: Annotated[int, typer.Option(help="Val scenes with 2 to 4 objects.", min=3)] = 128,
+    single: Annotated[int, typer.Option(help="Val scenes with one object.", min=1)] = 64,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:
+    """Say how well a model's cross-attention finds objects, layer by layer."""
+    from pixalign.lab.gates import judge, table
+
+    result = judge(model, scenes, single, device)
+    if json_:
+        print_json(result)
+    else:
+        print(table(result))
+
+
+@lab.command()
+def choose(
+    model: Annotated[
+        Path | None, typer.Option(help="Folder of a pipeline; the embedded one if left out.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Val scenes.", min=3)] = 300,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:
+    """Choose a model's layers, collecting range, gamma and thresholds on val; write them to it."""
+    from pixalign.lab.choose import choose_for
+
+    found = choose_for(model, count, device)
+    print_json(found if json_ else found["settings"])
+
+
+@lab.command()
+def study(
+    split: Annotated[str, typer.Option(help="val or test.")] = "test",
+    count: Annotated[int, typer.Option(help="Scenes of 2 to 4 objects.", min=3)] = 1200,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="At most so many scenes, a third at each stress level.", min=3),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Folder of a pipeline; the embedded one if left out.")
+    ] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option(help="Result of a val study: fix each variant's threshold by it.")
+    ] = None,
+    parts: Annotated[str, typer.Option(help="Some of these.")] = "main,gamma,sweeps,stress",
+    out: Annotated[
+        Path | None, typer.Option(help="File for the result; beside it, a stopped run is kept.")
+    ] = None,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:
+    """Compare presets, controls and sweeps on scenes whose truth is known."""
+    from pixalign.backbones.load import hide_loading_bars
+    from pixalign.export import make_folder, write_json
+    from pixalign.lab.study import study_of
+    from pixalign.lab.summary import table
+
+    hide_loading_bars()
+    keep = None
+    if out is not None:
+        keep = make_folder(out.parent) / f"{out.name}.partial"
+    result = study_of(
+        model,
+        split,
+        min(count, limit or count),
+        device=device,
+        reference=thresholds,
+        parts=parts.split(","),
+        stress_scenes=max(1, limit // 3) if limit else 60,
+        keep=keep,
+    )
+    if out is not None and keep is not None:
+        write_json(out, result)
+        keep.unlink(missing_ok=True)
+    if json_:
+        print_json(result)
+    else:
+        print(table(result))
+
+
+@lab.command()
+def report(
+    docs: Annotated[Path, typer.Option(help="Folder with lab.md.j2 and lab/study.")] = Path("docs"),
+) -> None:
+    """Render docs/lab.md and its figures from the study's result files."""
+    from pixalign.lab.document import report as render_report
+
+    print(f"written to {render_report(docs)}")
