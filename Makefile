@@ -1,9 +1,10 @@
-# make setup | demo | test | lint | wheel. Each command makes what it needs, from a bare clone.
+# make setup | demo | bench | test | lint | wheel. Each command makes what it needs, from a bare clone.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+BENCH_SCENES ?= 6
 
-.PHONY: setup demo test lint wheel clean
+.PHONY: setup demo bench test lint wheel clean
 
 setup: $(READY)
 
@@ -16,6 +17,11 @@ $(READY): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/pixalign demo --out pixalign-demo
+
+# Smoke size: ten minutes on 2 cores; the report says how few scenes that are.
+bench: setup
+	$(BIN)/pixalign bench run 'lab-*' toy --limit $(BENCH_SCENES) --out bench-results
+	$(BIN)/pixalign bench report bench-results
 
 # One thread a process: the processes share the cores.
 test: setup

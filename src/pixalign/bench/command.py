@@ -44,8 +44,8 @@ def run_specs(
     dtype: str,
     batch_size: int | str,
     show: bool = True,
-) -> list[Path]:
-    """Run specs on their datasets with one model; gives the folders of the runs."""
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Run specs on their datasets with one model; gives each run's folder and result."""
     BatchSize(batch_size)
     place = resolve_device(device)
     jobs = list(_jobs(find_specs(names), root, datasets, limit, counts))
@@ -55,7 +55,6 @@ def run_specs(
     hide_loading_bars()
     asked = MODELS.get(model, model) if model is not None else None
     aligner = Aligner.from_pretrained(asked, device=device, dtype=dtype, batch_size=batch_size)
-    folders = []
     for job in jobs:
         found = run(
             job.spec,
@@ -72,9 +71,8 @@ def run_specs(
         if processes.first:
             result = write_result(found)
             draw_examples(found, result, job.spec, job.dataset, aligner)
-            folders.append(found.folder)
+            yield found.folder, result
         processes.wait()
-    return folders
 
 
 def find_specs(names: Sequence[str]) -> list[Spec]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pixalign.align import Aligner, EncodedImage
-from pixalign.bench.points import Point, Points, powers, union
+from pixalign.bench.points import Point, Points, of_one_length, powers, union
 from pixalign.bench.store import ImageRow
 from pixalign.collect import images_at_once
 from pixalign.config import AlignConfig
@@ -135,9 +135,8 @@ def _measure_group(
             whole, places = union({name: visit for name, visit in own.items() if visit})
             joint.append((whole, places))
             one.steps.update({name: visit.steps for name, visit in own.items() if visit})
-        all_losses = class_losses(
-            backbone, latents, words, [whole for whole, _ in joint], batch_size, quiet
-        )
+        even = of_one_length([whole for whole, _ in joint])
+        all_losses = class_losses(backbone, latents, words, even, batch_size, quiet)
         for one, (_, places), losses in zip(group, joint, all_losses, strict=True):
             one.losses.update({name: losses[:, mine] for name, mine in places.items()})
 

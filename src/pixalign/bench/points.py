@@ -136,3 +136,14 @@ def union(visits: Mapping[str, Visit]) -> tuple[Visit, dict[str, Tensor]]:
             mine.append(found[key])
         places[name] = torch.tensor(mine)
     return Visit.concatenate(kept), places
+
+
+def of_one_length(visits: Sequence[Visit]) -> list[Visit]:
+    """The visits, shorter ones with their last timestep repeated: images run together.
+
+    Where timesteps are random, one image's may coincide and another's not.
+    """
+    longest = max(len(visit.steps) for visit in visits)
+    return [
+        visit.at([min(place, len(visit.steps) - 1) for place in range(longest)]) for visit in visits
+    ]

@@ -303,8 +303,8 @@ def _compared(
     }
 
 
-def _extremes(images: Sequence[ImageRow], row: _Measured | None) -> dict[str, Any]:
-    """The images of highest and of lowest mean IoU over their classes: key and miou in percent."""
+def _extremes(images: Sequence[ImageRow], row: _Measured | None) -> dict[str, list[str]]:
+    """The keys of the images of highest and of lowest mean IoU over their classes."""
     if row is None:
         return {"best": [], "worst": []}
     foreground = row.tally.label > 0
@@ -318,8 +318,8 @@ def _extremes(images: Sequence[ImageRow], row: _Measured | None) -> dict[str, An
     rest = [number for number in known if number not in best]
     worst = sorted(rest, key=lambda n: (means[n], n))[:PICTURES]
     return {
-        kind: [{"key": images[n].key, "miou": round(means[n], 2)} for n in numbers]
-        for kind, numbers in (("best", best), ("worst", worst))
+        "best": [images[number].key for number in best],
+        "worst": [images[number].key for number in worst],
     }
 
 

@@ -41,7 +41,7 @@ def run(
     """Run tables; stopped at any moment, the same command goes on. Then see `bench report`."""
     from pixalign.bench.command import run_specs
 
-    run_specs(
+    finished = run_specs(
         specs,
         root=root,
         model=model,
@@ -54,6 +54,8 @@ def run(
         dtype=dtype,
         batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
     )
+    for folder, result in finished:
+        _print_result(folder, result)
 
 
 @bench.command()
@@ -115,11 +117,36 @@ def count(
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `bench run --out` made.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the report. [default: DIR]")] = None,
+    template: Annotated[
+        Path | None, typer.Option(help="Fill NAME.md.j2 with the results instead, into NAME.md.")
+    ] = None,
 ) -> None:
     """Write report.html and tables.md of the runs in a folder."""
+    from pixalign.bench.document import render_benchmark
     from pixalign.bench.report import write_report
+    from pixalign.bench.store import write_text
 
-    print(f"open {write_report(folder, out)}")
+    if template is None:
+        print(f"open {write_report(folder, out)}")
+        return
+    page = (out or template.parent) / template.name.removesuffix(".j2")
+    write_text(page, render_benchmark(folder, template))
+    print(f"written to {page}")
+
+
+def _print_result(folder: Path, result: dict[str, Any]) -> None:
+    """mIoU of each row at its best threshold and at the fixed one, and its effect."""
+    print(f"{result['title']}: {result['done']} images of {result['dataset']}, in {folder}")
+    width = max(len(name) for name in result["rows"])
+    for name, row in result["rows"].items():
+        best, effect = row["oracle"], row["effect"]["oracle"]
+        print(
+            f"  {name:<{width}}  mIoU {best['miou']:.2f} ({best['miou_low']:.2f} to "
+            f"{best['miou_high']:.2f}), fixed threshold {row['fixed']['miou']:.2f}"
+            + (f", {effect[0]:+.2f} to {row['baseline']!r}" if effect else "")
+        )
+    if result["missing"]:
+        print(f"  not run yet: {', '.join(result['missing'])}")
 
 
 def _print_check(record: dict[str, Any]) -> None:
