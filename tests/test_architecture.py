@@ -30,7 +30,6 @@ ROWS = (
     ("capture",),
     ("align", "doctor"),
     ("baselines",),
-    ("baselines",),
     ("scenes", "metrics"),
     ("datasets",),
     ("bench",),

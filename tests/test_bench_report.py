@@ -13,6 +13,7 @@ from bench_runs import COUNTS, build, scenes
 from pixalign.bench.document import render_benchmark
 from pixalign.bench.plots import plots
 from pixalign.bench.report import describe_config, duration, write_report
+from pixalign.bench.sheets import sheets
 from pixalign.bench.spec import load_spec
 from pixalign.bench.summary import summarise, write_result
 from pixalign.bench.tables import (
@@ -21,7 +22,6 @@ from pixalign.bench.tables import (
     effect_cell,
     markdown,
     markdown_page,
-    sheets,
     signed,
     tables,
 )

@@ -1,5 +1,6 @@
 """A benchmark's rows are what the aligner gives; a run can be stopped, shared and gone on with."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from PIL import Image
 
 import pixalign as pa
 import tiny
+from pixalign.baselines import method
 from pixalign.bench import measuring, runner
 from pixalign.bench.points import Points, union
 from pixalign.bench.spec import load_spec
@@ -96,6 +98,10 @@ def expected(aligner, sample, index, config, scores=None):
     heatmaps = torch.from_numpy(
         aligner.align(sample.image, names, config=config, seed=7 + index).heatmaps
     )
+    return counted(heatmaps, sample, index)
+
+
+def counted(heatmaps, sample, index):
     truth = np.zeros_like(sample.truth, dtype=np.int64)
     for place, label in enumerate(sample.present):
         truth[sample.truth == label + 1] = place + 1
@@ -127,6 +133,48 @@ def test_rows_are_what_the_aligner_gives(wide, spec, tmp_path):
     tallies = images[3].tallies
     assert not torch.equal(tallies["constant"].claimed, tallies["plain"].claimed)
     assert not torch.equal(tallies["five"].claimed, tallies["default"].claimed)
+
+
+def test_baselines_are_what_they_give_themselves(wide, tmp_path):
+    """Under the ELBO's scores where they are calibrated; the true masks where they need them."""
+    path = tmp_path / "methods.yaml"
+    rows = (
+        SPEC[: SPEC.index("  - name: plain")]
+        + """
+  - {name: plain, method: daam, set: {elbo_steps: 3}}
+  - {name: calibrated, method: daam, set: {elbo_steps: 3, calibrate: true, gamma: 1/4}}
+  - {name: constant, method: daam, set: {calibrate: true, centred: true}, scores: 1/2}
+  - {name: segmenter, method: diffsegmenter}
+"""
+    )
+    path.write_text(rows)
+    spec, aligner = load_spec(path), pa.Aligner(wide("sd1"))
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
+    run = runner.run(spec, dataset, aligner, tmp_path, model="m", seed=7, show=False)
+    image, sample = run.images()[3], dataset[3]
+    names = [CLASSES[label] for label in sample.present]
+    assert set(run.row_seconds) == set(image.tallies)
+    for row in spec.rows:
+        options = {"calibrate": row.config.calibrate, "config": row.config}
+        if row.scores is not None:
+            config = dataclasses.replace(row.config, centred=False)
+            options = {"scores": [row.scores] * len(names), "config": config}
+        found = method(row.method, aligner).align(sample.image, names, seed=10, **options)
+        theirs = counted(torch.from_numpy(found.heatmaps), sample, 3)
+        assert torch.equal(image.tallies[row.name].claimed, theirs.claimed), row.name
+        assert torch.equal(image.tallies[row.name].hits, theirs.hits), row.name
+    claimed = {name: own.claimed for name, own in image.tallies.items()}
+    assert not torch.equal(claimed["plain"], claimed["calibrated"])
+    assert not torch.equal(claimed["plain"], claimed["constant"])
+
+
+def test_methods_that_cannot_read_a_model_are_missing(pipeline, tmp_path):
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
+    aligner = pa.Aligner(pipeline("sd3"))
+    run = runner.run(load_spec("sota"), dataset, aligner, tmp_path, model="m", show=False)
+    assert [row["name"] for row in run.header["rows"]] == ["ELBO-T2IAlign"]
+    assert run.header["missing"][0] == "DAAM"
+    assert len(run.header["missing"]) == 5
 
 
 def test_an_image_without_classes_is_all_background(wide, small, tmp_path):

@@ -30,7 +30,8 @@ class AttentionReader:
 
     Set ``columns``, and ``owners`` where several images are read, before a forward pass; inside
     ``with reader.attached(denoiser)`` every pass leaves each text site's maps in ``cross`` and
-    adds to each image's running sums of image-to-image attention in ``self_sums``.
+    adds to each image's running sums of image-to-image attention in ``self_sums``. With ``text``
+    set, cross sites attend to those embeddings instead of the network's own; the network does not.
     """
 
     def __init__(
@@ -38,14 +39,24 @@ class AttentionReader:
         sites: Sequence[Site],
         self_labels: Mapping[Site, str] | None = None,
         images: int = 1,
+        *,
+        per_head: bool = False,
+        keep_queries: bool = False,
     ) -> None:
-        """``self_labels`` names the running sum into which a site's self-attention goes."""
+        """``self_labels`` names the running sum into which a site's self-attention goes.
+
+        ``per_head`` leaves the heads of ``cross`` apart; ``keep_queries`` fills ``queries``.
+        """
         self.sites = tuple(sites)
         self.images = images
+        self.per_head, self.keep_queries = per_head, keep_queries
         self.self_labels = dict(self_labels or {})
         self.columns: Tensor | None = None  # [B, L, N] averaging matrices of the rows read
         self.rows = slice(None)  # rows of the network's batch to read
-        self.cross: dict[Site, Tensor] = {}  # float32 [B, N, h, w] of the last pass
+        self.cross: dict[Site, Tensor] = {}  # of the last pass: float32 [B, (heads,) N, h, w]
+        self.queries: dict[Site, Tensor] = {}  # its text sites': float32 [B, heads, h*w, d]
+        self.text: Tensor | None = None  # [B, L, D]
+        self.text_mask: Tensor | None = None  # [B, L], added to that text's logits
         self.owners: Tensor | None = None  # int64 [B], ascending, CPU: each row's image
         self.self_sums: dict[str, Tensor] = {}  # float32 [images, h*w, h*w]
         self.self_counts: dict[str, Tensor] = {}  # int64 [images]
@@ -77,6 +88,7 @@ class AttentionReader:
         height, width = network_input(args, kwargs).shape[-2:]
         self._latent = (height, width)
         self.cross.clear()
+        self.queries.clear()
 
     def _hook(self, site: Site) -> Any:
         def observe(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -91,7 +103,11 @@ class AttentionReader:
         hidden = hidden[self.rows]
         encoder = encoder[self.rows] if encoder is not None else None
         mask = mask[self.rows] if mask is not None else None
+        if self.text is not None and site.kind == "cross":
+            encoder, mask = self.text.to(hidden), self.text_mask
         query, key = queries_and_keys(site.module, hidden, encoder)
+        if self.keep_queries and site.reads_text:
+            self.queries[site] = query.float()
         images = query.shape[2] if site.reads_image else 0
         label = self.self_labels.get(site)
         owners = torch.zeros(len(query), dtype=torch.long) if self.owners is None else self.owners
@@ -116,21 +132,24 @@ class AttentionReader:
     ) -> None:
         """Read the text's columns, and add the ``images`` columns before them under a label."""
         cross = []
-        pieces = _head_mean(site.module, query, key, mask, denominators)
-        for batch, rows, probabilities in pieces:
+        pieces = _probabilities(site.module, query, key, mask, denominators)
+        for batch, rows, heads in pieces:
+            mean = heads.mean(1, keepdim=True)
             if site.reads_text:
                 assert self.columns is not None
-                columns = self.columns[batch].to(probabilities)
-                cross.append((batch, rows, probabilities[..., images:] @ columns))
+                columns = self.columns[batch, None].to(heads)
+                read = heads if self.per_head else mean
+                cross.append((batch, rows, read[..., images:] @ columns))
             if label is not None:
-                total = self._self_total(label, probabilities, images)
-                add_by_owner(total[:, rows], probabilities[..., :images], owners[batch])
+                total = self._self_total(label, mean, images)
+                add_by_owner(total[:, rows], mean[:, 0, :, :images], owners[batch])
         if label is not None:
             self._count(label, owners)
         if site.reads_text:
-            maps = _assemble(cross, len(query), query.shape[2])  # [B, h*w, N]
+            maps = _assemble(cross, len(query), query.shape[2])  # [B, heads or 1, h*w, N]
             height, width = site.grid(self._latent)
-            self.cross[site] = rearrange(maps, "b (h w) n -> b n h w", h=height, w=width)
+            maps = rearrange(maps, "b heads (h w) n -> b heads n h w", h=height, w=width)
+            self.cross[site] = maps if self.per_head else maps[:, 0]
 
     def _add_fused(
         self, label: str, site: Site, query: Tensor, key: Tensor, owners: Tensor
@@ -202,13 +221,9 @@ def queries_and_keys(
     if attn.group_norm is not None:
         hidden = attn.group_norm(hidden.transpose(1, 2)).transpose(1, 2)
     joint = encoder is not None and attn.add_k_proj is not None
-    source = hidden if encoder is None or joint else encoder
-    if source is encoder and attn.norm_cross is not None:
-        source = attn.norm_encoder_hidden_states(source)
     query = _heads(attn.to_q(hidden), attn.heads)
-    key = _heads(attn.to_k(source), attn.heads)
     query = query if attn.norm_q is None else attn.norm_q(query)
-    key = key if attn.norm_k is None else attn.norm_k(key)
+    key = cross_keys(module, encoder) if encoder is not None and not joint else _keys(attn, hidden)
     if joint:
         text = _heads(attn.add_k_proj(encoder), attn.heads)
         text = text if attn.norm_added_k is None else attn.norm_added_k(text)
@@ -216,21 +231,32 @@ def queries_and_keys(
     return query, key
 
 
+def cross_keys(module: nn.Module, text: Tensor) -> Tensor:
+    """The keys [B, heads, L, d] of embeddings [B, L, D] in a cross-attention layer."""
+    attn: Any = module
+    return _keys(attn, text if attn.norm_cross is None else attn.norm_encoder_hidden_states(text))
+
+
+def _keys(attn: Any, source: Tensor) -> Tensor:
+    key = _heads(attn.to_k(source), attn.heads)
+    return key if attn.norm_k is None else attn.norm_k(key)
+
+
 def _heads(projected: Tensor, heads: int) -> Tensor:
     return rearrange(projected, "b p (heads d) -> b heads p d", heads=heads)
 
 
-def _head_mean(
+def _probabilities(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     mask: Tensor | None,
     denominators: Tensor | None = None,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """softmax(Q K^T / sqrt(d)) (Eq. 4), averaged over heads, in pieces that fit the budget.
+    """softmax(Q K^T / sqrt(d)) (Eq. 4) in pieces that fit the budget.
 
     Logarithms of the softmax's denominators [B, heads, P] stand for keys that are not given.
-    Yields (batch slice, row slice, float32 [b, rows, K]).
+    Yields (batch slice, row slice, float32 [b, heads, rows, K]).
     """
     attn: Any = module
     batch, heads, count, _ = query.shape
@@ -247,17 +273,18 @@ def _head_mean(
             if mask is not None:
                 logits = logits + mask[items].reshape(logits.shape[0], 1, -1, keys).float()
             if denominators is None:
-                yield items, rows, logits.softmax(-1).mean(1)
+                yield items, rows, logits.softmax(-1)
             else:
-                yield items, rows, (logits - denominators[items, :, rows, None]).exp_().mean(1)
+                yield items, rows, (logits - denominators[items, :, rows, None]).exp_()
 
 
 def _assemble(pieces: list[tuple[slice, slice, Tensor]], batch: int, count: int) -> Tensor:
     if len(pieces) == 1:
         return pieces[0][2]
-    whole = pieces[0][2].new_empty(batch, count, pieces[0][2].shape[-1])
+    first = pieces[0][2]
+    whole = first.new_empty(batch, first.shape[1], count, first.shape[-1])
     for items, rows, piece in pieces:
-        whole[items, rows] = piece
+        whole[items, :, rows] = piece
     return whole
 
 

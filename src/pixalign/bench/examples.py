@@ -46,7 +46,7 @@ def draw_examples(
             seed = int(run.header["seed"]) + index
             subject = Subject(dataset[index], index, dataset.classes, seed)
             ask_network(aligner, points, [subject])
-            found = dict(heatmaps_of(subject, points, aligner.backbone.objective))
+            found = dict(heatmaps_of(aligner, subject, points))
             file = f"{kind}-{number}.png"
             write_png(folder / file, sheet(subject, found, thresholds))
             records.append(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pixalign.align import Aligner, EncodedImage
-from pixalign.bench.points import Point, Points, of_one_length, powers, union
+from pixalign.baselines import method
+from pixalign.bench.points import Point, Points, is_centred, of_one_length, scores, union
 from pixalign.bench.store import ImageRow
+from pixalign.calibrate import exponents
 from pixalign.collect import images_at_once
 from pixalign.config import AlignConfig
 from pixalign.datasets import Sample
@@ -37,6 +42,7 @@ class Subject:
             Phrase(classes[label], sample.phrases.get(label, classes[label]))
             for label in self.labels
         ]
+        self.encoded: dict[str, EncodedImage] = {}  # by the config's resize
         self.maps: dict[str, AttentionMaps] = {}
         self.losses: dict[str, Tensor] = {}
         self.steps: dict[str, Steps] = {}
@@ -57,22 +63,37 @@ class Subject:
         return tuple(float(pixels[label + 1] / pixels.sum()) for label in self.labels)
 
 
-def measure(aligner: Aligner, points: Points, subjects: Sequence[Subject]) -> list[ImageRow]:
-    """The rows of some images; one without classes is all background, and asks for nothing."""
-    ask_network(aligner, points, [subject for subject in subjects if subject.labels])
-    return [_row(subject, points, aligner.backbone.objective) for subject in subjects]
+def measure(
+    aligner: Aligner, points: Points, subjects: Sequence[Subject]
+) -> tuple[list[ImageRow], dict[str, float]]:
+    """The rows of some images, and the seconds that each row of the table took for them.
+
+    An image without classes is all background, and asks for nothing. Rows of the paper's method
+    share what they read, and each has the seconds of it all.
+    """
+    started = time.perf_counter()
+    asked = [subject for subject in subjects if subject.labels]
+    ask_network(aligner, points, asked)
+    shared = time.perf_counter() - started
+    spent = {point.row.name: shared * _shares(point) for point in points.points}
+    found = [_row(aligner, subject, points, spent) for subject in subjects]
+    return found, spent
+
+
+def _shares(point: Point) -> bool:
+    """Whether the row reads what was measured for all."""
+    return point.collecting is not None or point.scoring is not None
 
 
 def ask_network(aligner: Aligner, points: Points, subjects: Sequence[Subject]) -> None:
-    """Measure all that the points need; images go through together where their sizes allow."""
-    if subjects:
-        for resize in sorted({config.resize for config in points.collecting.values()}):
-            collecting = _with(points.collecting, resize)
-            scoring = _with(points.scoring, resize)
-            any_config = next(iter(collecting.values()))
-            encoded = [aligner.encode(s.sample.image, config=any_config) for s in subjects]
-            for group in _alike(aligner, subjects, encoded, any_config):
-                _measure_group(aligner, *group, collecting, scoring)
+    """Measure all that the points share; images go through together where their sizes allow."""
+    for resize in sorted({point.config.resize for point in points.points}) if subjects else ():
+        collecting, scoring = _with(points.collecting, resize), _with(points.scoring, resize)
+        config = next(p.config for p in points.points if p.config.resize == resize)
+        for subject in subjects:
+            subject.encoded[resize] = aligner.encode(subject.sample.image, config=config)
+        for group, latents in _alike(aligner, subjects, config):
+            _measure_group(aligner, group, latents, collecting, scoring)
 
 
 def _with(configs: Mapping[str, AlignConfig], resize: str) -> dict[str, AlignConfig]:
@@ -80,21 +101,20 @@ def _with(configs: Mapping[str, AlignConfig], resize: str) -> dict[str, AlignCon
 
 
 def _alike(
-    aligner: Aligner,
-    subjects: Sequence[Subject],
-    encoded: Sequence[EncodedImage],
-    config: AlignConfig,
+    aligner: Aligner, subjects: Sequence[Subject], config: AlignConfig
 ) -> Iterator[tuple[list[Subject], Tensor]]:
     """Subjects whose latents have one shape, as many as are collected together, and the latents."""
-    pairs = sorted(
-        zip(subjects, encoded, strict=True), key=lambda pair: tuple(pair[1].latents.shape)
-    )
-    for _, same in groupby(pairs, key=lambda pair: pair[1].latents.shape):
+
+    def shape(subject: Subject) -> tuple[int, ...]:
+        return tuple(subject.encoded[config.resize].latents.shape)
+
+    for _, same in groupby(sorted(subjects, key=shape), key=shape):
         members = list(same)
-        most = images_at_once(aligner.backbone, members[0][1].latents, config.self_attention)
+        latents = [member.encoded[config.resize].latents for member in members]
+        most = images_at_once(aligner.backbone, latents[0], config.self_attention)
         for first in range(0, len(members), most):
-            part = members[first : first + most]
-            yield [subject for subject, _ in part], torch.cat([one.latents for _, one in part])
+            part = slice(first, first + most)
+            yield members[part], torch.cat(latents[part])
 
 
 def _measure_group(
@@ -141,15 +161,17 @@ def _measure_group(
             one.losses.update({name: losses[:, mine] for name, mine in places.items()})
 
 
-def _row(subject: Subject, points: Points, objective: str) -> ImageRow:
-    """Lines 6 to 9 for every row of the table, and the pixels counted."""
-    tallies = (
-        dict(_tallies(subject, points, objective))
-        if subject.labels
-        else {point.row.name: _all_background(subject) for point in points.points}
-    )
+def _row(aligner: Aligner, subject: Subject, points: Points, spent: dict[str, float]) -> ImageRow:
+    """Heatmaps for every row of the table, and the pixels counted; adds the seconds spent."""
+    tallies = {point.row.name: _all_background(subject) for point in points.points}
+    truth, labels = subject.truth, [label + 1 for label in subject.labels]
+    started = time.perf_counter()
+    for name, heatmaps in heatmaps_of(aligner, subject, points) if labels else ():
+        spent[name] += time.perf_counter() - started
+        tallies[name] = tally(heatmaps[None], truth, labels, subject.index)[0]
+        started = time.perf_counter()
     maps = {}
-    for name, config in points.collecting.items() if subject.labels else ():
+    for name, config in points.collecting.items() if labels else ():
         assert config.cross_weights is not None
         found = subject.maps[name]
         maps[name] = combine_layers(found.cross, found.layers, config.cross_weights).cpu()
@@ -162,43 +184,59 @@ def _row(subject: Subject, points: Points, objective: str) -> ImageRow:
         target=subject.sample.target,
         losses={name: losses.cpu() for name, losses in subject.losses.items()},
         maps=maps,
-        tallies={point.row.name: tallies[point.row.name] for point in points.points},
+        tallies=tallies,
     )
 
 
-def _tallies(subject: Subject, points: Points, objective: str) -> Iterator[tuple[str, Tally]]:
-    """Each row's name and counts."""
-    truth, labels = subject.truth, [label + 1 for label in subject.labels]
-    for name, heatmaps in heatmaps_of(subject, points, objective):
-        yield name, tally(heatmaps[None], truth, labels, subject.index)[0]
-
-
-def heatmaps_of(subject: Subject, points: Points, objective: str) -> Iterator[tuple[str, Tensor]]:
-    """Each row's name and heatmaps [N, H, W]; rows that differ in exponents only go together."""
-    height, width = subject.sample.truth.shape
-    most = max(1, _PIXELS // (len(subject.labels) * height * width))
+def heatmaps_of(aligner: Aligner, subject: Subject, points: Points) -> Iterator[tuple[str, Tensor]]:
+    """Each row's name and heatmaps [N, H, W], of a subject whose measurements are made."""
+    objective = aligner.backbone.objective
+    size = (subject.sample.image.height, subject.sample.image.width)
+    most = max(1, _PIXELS // (len(subject.labels) * size[0] * size[1]))
     for group in _same_maps(points.points):
+        assert group[0].collecting is not None
         maps, weights = subject.maps[group[0].collecting], group[0].config.cross_weights
         for first in range(0, len(group), most):
             part = group[first : first + most]
-            raised = torch.stack([_powers(subject, point, objective) for point in part])
-            heatmaps = heatmaps_under(maps, weights, raised, (height, width))
+            powers = [
+                exponents(_scores(subject, point, objective), is_centred(point)) for point in part
+            ]
+            heatmaps = heatmaps_under(maps, weights, torch.stack(powers), size)
             yield from zip([point.row.name for point in part], heatmaps, strict=True)
+    for point in points.points:
+        if point.collecting is None:
+            yield point.row.name, _by_method(aligner, subject, point, objective)
+
+
+def _by_method(aligner: Aligner, subject: Subject, point: Point, objective: str) -> Tensor:
+    """What another method finds, under the scores that the paper's would have."""
+    how = method(point.row.method, aligner)
+    config = replace(point.config, centred=is_centred(point))
+    options: dict[str, Any] = {"config": config, "seed": subject.seed}
+    if config.calibrate:
+        options["scores"] = _scores(subject, point, objective).numpy()
+    if how.supervised:
+        truth = subject.truth
+        places = range(1, len(subject.labels) + 1)
+        options["target_masks"] = torch.stack([truth == place for place in places]).numpy()
+    found = how.align(subject.encoded[config.resize], subject.phrases, **options)
+    return torch.from_numpy(found.heatmaps)
 
 
 def _same_maps(points: Sequence[Point]) -> list[list[Point]]:
     """Points that read the same attention with the same weights."""
     groups: dict[tuple[str, str], list[Point]] = {}
     for point in points:
-        key = (point.collecting, repr(point.config.cross_weights))
-        groups.setdefault(key, []).append(point)
+        if point.collecting is not None:
+            key = (point.collecting, repr(point.config.cross_weights))
+            groups.setdefault(key, []).append(point)
     return list(groups.values())
 
 
-def _powers(subject: Subject, point: Point, objective: str) -> Tensor:
+def _scores(subject: Subject, point: Point, objective: str) -> Tensor:
     losses = subject.losses.get(point.scoring) if point.scoring else None
     steps = subject.steps.get(point.scoring) if point.scoring else None
-    return powers(point, losses, steps, objective, len(subject.labels))
+    return scores(point, losses, steps, objective, len(subject.labels))
 
 
 def _all_background(subject: Subject) -> Tally:

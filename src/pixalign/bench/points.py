@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pixalign.adaptive import expected_change, stages
 from pixalign.bench.spec import Row
-from pixalign.calibrate import alignment_scores, exponents, weighted_elbo
+from pixalign.calibrate import alignment_scores, weighted_elbo
 from pixalign.config import AlignConfig
 from pixalign.plan import Visit
 from pixalign.schedule import Steps
@@ -35,11 +35,12 @@ class Point:
     """A row on a model: its resolved config, and the names of what it reads.
 
     ``collecting`` is the name of the attention, ``scoring`` that of the losses; None reads none.
+    Methods other than the paper's read attention themselves.
     """
 
     row: Row
     config: AlignConfig
-    collecting: str
+    collecting: str | None
     scoring: str | None
 
 
@@ -59,10 +60,11 @@ class Points:
         scoring: dict[str, AlignConfig] = {}
         for row in rows:
             config = row.config.resolved(family, own)
-            attention = _collecting_name(config)
+            attention = _collecting_name(config) if row.method == "elbo" else None
             losses = _scoring_name(config) if config.calibrate and row.scores is None else None
             points.append(Point(row, config, attention, losses))
-            collecting.setdefault(attention, config)
+            if attention is not None:
+                collecting.setdefault(attention, config)
             if losses is not None:
                 scoring.setdefault(losses, config)
         return cls(tuple(points), collecting, scoring)
@@ -88,21 +90,25 @@ def _scoring_name(config: AlignConfig) -> str:
     return _name(config, _SCORING, before)
 
 
-def powers(
+def scores(
     point: Point, losses: Tensor | None, steps: Steps | None, objective: str, count: int
 ) -> Tensor:
-    """The exponents [N] of a row, from losses [N, T] at its steps."""
+    """The alignment scores [N] of a row, from losses [N, T] at its steps."""
     config = point.config
     if point.row.scores is not None:
-        return torch.full((count,), 1 / point.row.scores)
+        return torch.full((count,), point.row.scores)
     if losses is None or steps is None:
         return torch.ones(count)
     assert config.gamma is not None
     weights = steps.weights(config.elbo_weighting, objective)
     places = _visited(losses, weights, config)
     kept = weights[places] / weights[places].sum()
-    bounds = weighted_elbo(losses[:, places], kept)
-    return exponents(alignment_scores(bounds, config.gamma), bool(config.centred))
+    return alignment_scores(weighted_elbo(losses[:, places], kept), config.gamma)
+
+
+def is_centred(point: Point) -> bool:
+    """Whether a row's exponents are; a score that all classes share would then do nothing."""
+    return bool(point.config.centred) and point.row.scores is None
 
 
 def _visited(losses: Tensor, weights: Tensor, config: AlignConfig) -> list[int]:

@@ -14,19 +14,10 @@ from typing import Any
 from PIL import Image
 
 from pixalign.bench.plots import Plot, plots
+from pixalign.bench.sheets import Result, Sheet, sheets
 from pixalign.bench.store import Run, find_runs
 from pixalign.bench.summary import write_result
-from pixalign.bench.tables import (
-    Result,
-    Sheet,
-    Table,
-    markdown_page,
-    points,
-    sheets,
-    signed,
-    tables,
-    warnings,
-)
+from pixalign.bench.tables import Table, markdown_page, points, signed, tables, warnings
 from pixalign.config import PRESETS, AlignConfig
 from pixalign.export import make_folder, write_bytes
 

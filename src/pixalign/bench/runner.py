@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pixalign.align import Aligner
+from pixalign.baselines import method
 from pixalign.bench.measuring import Subject, measure
 from pixalign.bench.points import Points
-from pixalign.bench.spec import Spec, model_name
+from pixalign.bench.spec import SUPERVISED, Spec, model_name
 from pixalign.bench.store import Run
 from pixalign.datasets import Dataset
 from pixalign.progress import Progress
@@ -67,10 +68,13 @@ def run(
     Image i draws its noise from ``seed + i``. A run with other settings is refused.
     """
     mine = processes or Processes()
-    rows = spec.runnable_rows()
+    rows = [row for row in spec.runnable_rows() if _can_read(row.method, aligner)]
     if not rows:
         methods = ", ".join(sorted({row.method for row in spec.rows}))
-        raise ValueError(f"spec {spec.name!r} has no row that can be run yet; it needs {methods}")
+        raise ValueError(
+            f"spec {spec.name!r} has no row that can be run on this {aligner.backbone.family} "
+            f"model; its methods are {methods}"
+        )
     points = Points.of(rows, aligner.backbone.family, aligner.own)
     label = model_name(model) or slug(Path(str(model)).name)
     folder = out / f"{spec.name}--{dataset.name}--{slug(label)}"
@@ -88,15 +92,23 @@ def run(
         for chunk in ours:
             started = time.perf_counter()
             subjects = [Subject(dataset[i], i, dataset.classes, seed + i) for i in chunk]
-            measured = measure(aligner, points, subjects)
+            measured, spent = measure(aligner, points, subjects)
             fresh = [row for row in measured if row.index not in done]
-            found.append(fresh, time.perf_counter() - started, mine.index)
+            found.append(fresh, time.perf_counter() - started, spent, mine.index)
             progress.advance(len(chunk))
     mine.wait()
     if mine.first:
         found.merge()
     mine.wait()
     return found
+
+
+def _can_read(name: str, aligner: Aligner) -> bool:
+    """Whether a method knows the model's kind of attention; else its rows are missing."""
+    try:
+        return name == "elbo" or method(name, aligner) is not None
+    except ValueError:
+        return False
 
 
 def _chunks(images: int) -> Iterator[range]:
@@ -153,7 +165,7 @@ def _header(
                 "baseline": point.row.baseline,
                 "config": point.config.to_dict(),
                 "scores": point.row.scores,
-                "supervised": point.row.method == "ovam-optimized",
+                "supervised": point.row.method in SUPERVISED,
             }
             for point in points.points
         ],

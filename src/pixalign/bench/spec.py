@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pixalign.baselines import METHODS as BASELINES
 from pixalign.bench.fields import (
     Choices,
     Fields,
@@ -35,7 +36,8 @@ from pixalign.types import allowed
 SPECS = Path(__file__).parent / "specs"
 VERSION = 1
 METHODS = ("elbo", "daam", "ovam", "ovam-optimized", "diffsegmenter", "diffseg", "diffpng")
-RUNNABLE_METHODS: frozenset[str] = frozenset({"elbo"})
+RUNNABLE_METHODS = frozenset({"elbo", *BASELINES})
+SUPERVISED = frozenset(name for name, kind in BASELINES.items() if kind.supervised)
 METRICS = ("miou", "precision", "f1")
 FREQUENCIES = ("rare", "common", "frequent")
 COLUMNS = ("datasets", "metrics", "frequency", "groups")

@@ -24,7 +24,7 @@ from pixalign.export import write_bytes
 from pixalign.metrics import THRESHOLDS, Tally
 
 FORMAT = 1
-HEADER, IMAGES, TIMES, RESULT = "run.json", "images.jsonl", "times.jsonl", "result.json"
+HEADER, IMAGES, RESULT = "run.json", "images.jsonl", "result.json"
 # What may differ when a run goes on; all else must be as it was.
 _MAY_CHANGE = ("versions", "git", "device")
 
@@ -127,12 +127,19 @@ class Run:
                 )
         return there
 
-    def append(self, rows: Sequence[ImageRow], seconds: float, process: int = 0) -> None:
-        """Write finished images in one go."""
+    def append(
+        self,
+        rows: Sequence[ImageRow],
+        seconds: float,
+        by_row: Mapping[str, float] | None = None,
+        process: int = 0,
+    ) -> None:
+        """Write finished images in one go, and how long they took, in all and by row."""
         lines = "".join(row.to_line() + "\n" for row in rows)
         _append(self.folder / f"images.{process}.jsonl", lines)
-        time = {"images": len(rows), "seconds": round(seconds, 4)}
-        _append(self.folder / TIMES, json.dumps(time) + "\n")
+        each = {name: round(spent, 4) for name, spent in (by_row or {}).items()}
+        time = {"images": len(rows), "seconds": round(seconds, 4), "rows": each}
+        _append(self.folder / f"times.{process}.jsonl", json.dumps(time) + "\n")
 
     def done(self) -> set[int]:
         """The numbers of the images that are finished."""
@@ -150,10 +157,20 @@ class Run:
     @property
     def seconds(self) -> float:
         """How long the finished images took, over all processes."""
-        path = self.folder / TIMES
-        if not path.is_file():
-            return 0.0
-        return float(sum(json.loads(line)["seconds"] for line in _whole_lines(path)))
+        return float(sum(time["seconds"] for time in self._times()))
+
+    @property
+    def row_seconds(self) -> dict[str, float]:
+        """How long each row of the table took, over all images."""
+        total: dict[str, float] = {}
+        for time in self._times():
+            for name, spent in time.get("rows", {}).items():
+                total[name] = total.get(name, 0.0) + spent
+        return total
+
+    def _times(self) -> list[dict[str, Any]]:
+        paths = sorted(self.folder.glob("times.*.jsonl"))
+        return [json.loads(line) for path in paths for line in _whole_lines(path)]
 
     def merge(self) -> None:
         """Put the lines of all processes into one file, in the order of the dataset."""

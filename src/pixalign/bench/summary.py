@@ -100,6 +100,7 @@ def summarise(run: Run, draws: int = 1000) -> dict[str, Any]:
         "complete": len(images) == header["images"],
         "seconds": round(run.seconds, 2),
         "seconds_per_image": round(run.seconds / len(images), 4) if images else None,
+        "row_seconds": {row: round(s / len(images), 4) for row, s in run.row_seconds.items()},
         "draws": draws,
         "missing": header["missing"] + [n for n in known if n not in measured],
         "focus": focus,

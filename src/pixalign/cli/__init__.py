@@ -40,6 +40,12 @@ def segment(
     preset: Annotated[
         str, typer.Option(help="default, paper, official, fast or uncalibrated.")
     ] = "default",
+    method: Annotated[
+        str, typer.Option(help="elbo, or a baseline: daam, ovam, diffsegmenter, diffseg, diffpng.")
+    ] = "elbo",
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Calibrate a baseline's maps by the ELBO too.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files. [default: IMG's name + -pixalign]")
     ] = None,
@@ -65,13 +71,22 @@ def segment(
     """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
     from pixalign.align import Aligner
     from pixalign.backbones.load import hide_loading_bars
+    from pixalign.baselines import METHODS
+    from pixalign.baselines import method as baseline
     from pixalign.batching import BatchSize
     from pixalign.config import AlignConfig
     from pixalign.export import check_folder
     from pixalign.images import read_image
     from pixalign.prompts import as_phrases, locate
+    from pixalign.types import allowed
 
     # Whatever is wrong is said before a model is loaded.
+    usable = [name for name, kind in METHODS.items() if not kind.supervised]
+    allowed("method", method, ("elbo", *usable))
+    if calibrate and method == "elbo":
+        raise ValueError(
+            "--calibrate is for baselines; 'elbo' calibrates unless its preset does not"
+        )
     chosen = {"resize": resize, "gamma": gamma, "threshold": threshold}
     overrides = {name: value for name, value in chosen.items() if value is not None}
     config = AlignConfig.preset(preset, **overrides)
@@ -95,7 +110,11 @@ def segment(
         memory=memory,
         progress=True,
     )
-    result = aligner.align(image, phrases, caption=caption, seed=seed)
+    if method == "elbo":
+        result = aligner.align(image, phrases, caption=caption, seed=seed)
+    else:
+        how = baseline(method, aligner)
+        result = how.align(image, phrases, caption=caption, seed=seed, calibrate=calibrate)
     if folder is not None:
         result.save(folder)
     if json_:

@@ -1,0 +1,237 @@
+"""What every baseline is: `Aligner.align` by another method, on the same machinery."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor
+
+from pixalign.align import Aligner, EncodedImage, _captions, _class_lists, _weak
+from pixalign.alignment import Alignment
+from pixalign.baselines.job import Found, Job, checked_scores, one_each
+from pixalign.config import AlignConfig
+from pixalign.images import ImageLike, read_image
+from pixalign.measure import class_scores
+from pixalign.plan import Visit, Words, plan_visits, plan_words
+from pixalign.progress import Progress
+from pixalign.prompts import Classes, Prompt
+from pixalign.provenance import versions
+from pixalign.types import Scores
+
+# Twenty training steps evenly in [20, 200].
+EVENLY = tuple(round(20 + 180 * place / 19) for place in range(20))
+
+
+class Method(ABC):
+    """A way from image and classes to heatmaps, called as `Aligner.align` is.
+
+    It takes the aligner's network, batch size and settings. Of the config it heeds ``resize``,
+    the words' settings, and under ``calibrate=True`` those of the ELBO; its own are its options.
+    ``timesteps`` are indices of the training schedule.
+    """
+
+    name: ClassVar[str]
+    supervised: ClassVar[bool] = False
+
+    def __init__(self, aligner: Aligner, *, timesteps: Sequence[int] = EVENLY) -> None:
+        kinds = {site.kind for site in aligner.backbone.sites}
+        if not {"cross", "self"} <= kinds or "joint" in kinds:
+            raise ValueError(
+                f"{self.name} reads a UNet's cross- and self-attention, which this "
+                f"{aligner.backbone.family} model lacks; allowed families: sd, sdxl"
+            )
+        self.aligner, self.backbone = aligner, aligner.backbone
+        self.timesteps = tuple(timesteps)
+        self.backbone.schedule.at_indices(self.timesteps)  # names those that do not exist
+
+    @abstractmethod
+    def _find(self, job: Job, visit: Visit) -> Found: ...
+
+    def _prompts(
+        self, words: Words, caption: str | None, config: AlignConfig
+    ) -> tuple[Prompt, ...]:
+        """The texts under which the picture is shown."""
+        return words.prompts
+
+    def _visit(self, latents: Tensor, own: torch.Generator) -> Visit:
+        """The timesteps, each with noise of its own."""
+        shape = (len(self.timesteps), *latents.shape[1:])
+        noise = torch.randn(shape, generator=own, device=own.device, dtype=torch.float32)
+        return Visit(self.backbone.schedule.at_indices(self.timesteps), noise.to(latents.device))
+
+    @overload
+    def align(
+        self,
+        image: ImageLike | EncodedImage,
+        classes: Classes,
+        *,
+        caption: str | None = ...,
+        config: AlignConfig | None = ...,
+        generator: torch.Generator | None = ...,
+        seed: int = ...,
+        scores: Any = ...,
+        calibrate: bool = ...,
+    ) -> Alignment: ...
+
+    @overload
+    def align(
+        self,
+        image: list[Any] | tuple[Any, ...],
+        classes: Classes | Sequence[Classes],
+        *,
+        caption: str | Sequence[str] | None = ...,
+        config: AlignConfig | None = ...,
+        generator: torch.Generator | None = ...,
+        seed: int = ...,
+        scores: Any = ...,
+        calibrate: bool = ...,
+    ) -> list[Alignment]: ...
+
+    def align(
+        self,
+        image: Any,
+        classes: Any,
+        *,
+        caption: Any = None,
+        config: AlignConfig | None = None,
+        generator: torch.Generator | None = None,
+        seed: int = 0,
+        scores: Any = None,
+        calibrate: bool = False,
+    ) -> Alignment | list[Alignment]:
+        """Align an image, or a list of images, with classes: see `Aligner.align`.
+
+        ``scores`` float [N] in (0, 1], one array an image, or ``calibrate=True``, which measures
+        them as `Aligner.align` does under the config, turn a class's cross-attention map h into
+        minmax(h) ** (1 / S); the config's ``calibrate`` is not heeded. Under ``centred`` the powers
+        are divided by their geometric mean, as everywhere.
+        """
+        return self._align(
+            image, classes, caption, config, generator, seed, scores, calibrate, None
+        )
+
+    def _align(
+        self,
+        image: Any,
+        classes: Any,
+        caption: Any,
+        config: AlignConfig | None,
+        generator: torch.Generator | None,
+        seed: int,
+        scores: Any,
+        calibrate: bool,
+        targets: Any,
+    ) -> Alignment | list[Alignment]:
+        if not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
+        if calibrate and scores is not None:
+            raise ValueError("scores are given and calibrate is True; allowed: one of them")
+        aligner = self.aligner
+        chosen = dataclasses.replace(
+            config or aligner.config, calibrate=calibrate or scores is not None
+        )
+        settings = dataclasses.replace(aligner._settings(chosen), calibrate=chosen.calibrate)
+        many = isinstance(image, list | tuple)
+        images = list(image) if many else [image]
+        captions = _captions(caption if many else [caption], len(images))
+        each = _class_lists(classes, len(images)) if many else [classes]
+        planned = dataclasses.replace(settings, calibrate=calibrate)  # ELBO texts only if needed
+        words = [
+            plan_words(self.backbone, *pair, planned) for pair in zip(each, captions, strict=True)
+        ]
+        prompts = [self._prompts(*pair, settings) for pair in zip(words, captions, strict=True)]
+        given = one_each(scores if many else [scores], "scores", len(images))
+        known = [checked_scores(*pair) for pair in zip(given, words, strict=True)]
+        masks = one_each(targets if many else [targets], "target_masks", len(images))
+        for item in images:
+            if isinstance(item, str | os.PathLike) and not Path(item).is_file():
+                read_image(item)
+        total = sum(map(len, prompts)) * len(self.timesteps)
+        total += sum(len(set(word.elbo_texts)) for word in words) * settings.elbo_count
+        try:
+            encoded = [aligner.encode(item, config=chosen) for item in images]
+            with Progress(total, self.name, aligner.progress) as progress:
+                jobs = [
+                    Job(
+                        encoded=one,
+                        words=words[index],
+                        caption=captions[index],
+                        prompts=prompts[index],
+                        scores=known[index],
+                        targets=self._targets(masks[index], words[index], one),
+                        config=settings,
+                        progress=progress,
+                    )
+                    for index, one in enumerate(encoded)
+                ]
+                results = [self._one(job, generator, seed) for job in jobs]
+        finally:
+            self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
+        return results if many else results[0]
+
+    def _targets(self, mask: Any, words: Words, encoded: EncodedImage) -> Tensor | None:
+        """A supervised method's masks bool [N, H, W]; None for the others."""
+        return None
+
+    def _one(self, job: Job, generator: torch.Generator | None, seed: int) -> Alignment:
+        """Noise first, then the scores where they are to be measured, then the maps."""
+
+        def own() -> torch.Generator:
+            return generator if generator is not None else torch.Generator().manual_seed(seed)
+
+        noted = len(self.aligner.batch_size.notes)
+        visit = self._visit(job.encoded.latents, own())
+        if job.words.elbo_texts:
+            job = dataclasses.replace(job, scores=self._measured(job, own()))
+        found = self._find(job, visit)
+        if not bool(torch.isfinite(found.cross).all()):
+            raise FloatingPointError(
+                f"attention maps hold NaN in {self.backbone.dtype}; "
+                "load the model with dtype='float32' or 'bfloat16'"
+            )
+        words, config = job.words, job.config
+        scores = job.scores or Scores.neutral(len(words.phrases))
+        assert config.weak_activation is not None
+        weak = _weak(words.phrases, found.cross, config.weak_activation)
+        return Alignment(
+            image=job.encoded.image,
+            phrases=words.phrases,
+            losses=scores.losses.numpy(),
+            elbo=scores.elbo.numpy(),
+            scores=scores.scores.numpy(),
+            heatmaps=found.heatmaps.numpy(),
+            config=config,
+            warnings=(*self.aligner.batch_size.notes[noted:], *found.warnings, *weak),
+            provenance={
+                "method": self.name,
+                "supervised": self.supervised,
+                "layers": dict(found.layers),
+                "seed": seed if generator is None else None,
+                "model": self.aligner._model_record(),
+                "prompts": [prompt.text for prompt in job.prompts],
+                "timesteps": {
+                    "collect": visit.steps.time.tolist(),
+                    "elbo": list(scores.timesteps),
+                },
+                "forwards": {
+                    "collect": len(job.prompts) * len(visit.steps),
+                    "elbo": len(set(words.elbo_texts)) * len(scores.timesteps),
+                },
+                "source": job.encoded.source,
+                "versions": versions(),
+            },
+        )
+
+    def _measured(self, job: Job, own: torch.Generator) -> Scores:
+        """What `Aligner.align` scores under this config and seed."""
+        latents = job.encoded.latents
+        _, scoring = plan_visits(self.backbone.schedule, latents, job.config, own)
+        assert scoring is not None
+        running = (self.backbone, latents, [job.words], [scoring], job.config)
+        return class_scores(*running, self.aligner.batch_size, job.progress)[0]

@@ -1,0 +1,75 @@
+"""Every attention layer of one forward of a UNet, head by head, by processors of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from released import grid, predict
+
+Text = tuple[Tensor, Tensor | None]
+
+
+@dataclass
+class Layer:
+    """One attention layer in one forward."""
+
+    place: str  # down, mid or up
+    factor: int
+    size: tuple[int, int]
+    text: bool
+    heads: Tensor  # probabilities [heads, P, K]
+    query: Tensor  # [heads, P, d]
+    attn: Any
+
+
+class Recorder:
+    """Attention with explicit probabilities, kept head by head."""
+
+    def __init__(self, name: str, kept: list[tuple[str, bool, Tensor, Tensor, Any]]) -> None:
+        self.name, self.kept = name, kept
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        temb: Tensor | None = None,
+    ) -> Tensor:
+        assert hidden_states.shape[0] == 1
+        assert attention_mask is None
+        source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        query, key, value = (
+            split(x[0], attn.heads)
+            for x in (attn.to_q(hidden_states), attn.to_k(source), attn.to_v(source))
+        )
+        heads = torch.softmax(query @ key.transpose(1, 2) * attn.scale, dim=-1)
+        self.kept.append((self.name, encoder_hidden_states is not None, heads, query, attn))
+        output = (heads @ value).permute(1, 0, 2).reshape(1, hidden_states.shape[1], -1)
+        return attn.to_out[1](attn.to_out[0](output))
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """[P, heads * D] to [heads, P, D]."""
+    return x.reshape(x.shape[0], heads, -1).permute(1, 0, 2)
+
+
+def observe(pipe: Any, z: Tensor, index: int, text: Text, pixel: tuple[int, int]) -> list[Layer]:
+    """All layers of one conditional forward at training step `index`."""
+    kept: list[tuple[str, bool, Tensor, Tensor, Any]] = []
+    stock = dict(pipe.unet.attn_processors)
+    pipe.unet.set_attn_processor({name: Recorder(name, kept) for name in stock})
+    try:
+        predict(pipe, z, torch.tensor([index]), text, pixel)
+    finally:
+        pipe.unet.set_attn_processor(dict(stock))
+    found = []
+    for name, reads_text, heads, query, attn in kept:
+        size = grid(pipe, heads.shape[1], (z.shape[2], z.shape[3]))
+        place = name.split("_")[0]
+        found.append(Layer(place, z.shape[2] // size[0], size, reads_text, heads, query, attn))
+    return found
