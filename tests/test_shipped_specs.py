@@ -141,7 +141,8 @@ def test_every_table_has_a_twin_on_the_lab():
             original.title,
             original.columns,
         )
-        assert [row.name for row in twin.rows] == [row.name for row in original.rows]
+        shared = [row.name for row in twin.rows if row.name in [one.name for one in original.rows]]
+        assert shared == [row.name for row in original.rows]  # a twin may have rows of its own
         assert twin.paper == original.paper
         assert twin.notes[: len(original.notes)] == original.notes
         assert twin.digest() != original.digest()

@@ -210,7 +210,7 @@ def heatmaps_of(aligner: Aligner, subject: Subject, points: Points) -> Iterator[
 
 def _by_method(aligner: Aligner, subject: Subject, point: Point, objective: str) -> Tensor:
     """What another method finds, under the scores that the paper's would have."""
-    how = method(point.row.method, aligner)
+    how = method(point.row.method, aligner, **point.row.options)
     config = replace(point.config, centred=is_centred(point))
     options: dict[str, Any] = {"config": config, "seed": subject.seed}
     if config.calibrate:

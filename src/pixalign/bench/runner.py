@@ -165,6 +165,7 @@ def _header(
                 "baseline": point.row.baseline,
                 "config": point.config.to_dict(),
                 "scores": point.row.scores,
+                "options": dict(point.row.options),
                 "supervised": point.row.method in SUPERVISED,
             }
             for point in points.points

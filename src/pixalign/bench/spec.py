@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ _KEYS = (
 _TWIN_KEYS = (
     "version", "extends", "title", "datasets", "split", "preset", "baseline", "rows", "notes"
 )  # fmt: skip
-_ROW_KEYS = ("name", "method", "preset", "set", "scores", "baseline")
+_ROW_KEYS = ("name", "method", "preset", "set", "scores", "baseline", "options")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class Row:
     """One row of a table: a method under a config, compared with the row ``baseline``.
 
     ``scores`` is the alignment score S that all classes share; with None they have the ELBO's
-    where ``config`` calibrates, and 1 where it does not.
+    where ``config`` calibrates, and 1 where it does not. ``options`` are the constructor's of a
+    method other than the paper's.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Row:
     config: AlignConfig
     scores: float | None
     baseline: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ class Spec:
                 "method": row.method,
                 "config": row.config.to_dict(),
                 "scores": row.scores,
+                **({"options": dict(row.options)} if row.options else {}),
             }
             for row in sorted(self.rows, key=lambda row: row.name)
         ]
@@ -300,7 +304,19 @@ def _row(item: object, what: str, preset: str, baseline: Any) -> Row:
     scores = None
     if "scores" in fields:
         scores = _scores(f"scores of {what}", fields["scores"], config.calibrate)
-    return Row(name, method, config, scores, fields.get("baseline", baseline))
+    options = _options(what, method, fields.get("options", {}))
+    return Row(name, method, config, scores, fields.get("baseline", baseline), options)
+
+
+def _options(what: str, method: str, value: object) -> Fields:
+    """What a method's constructor takes beside the aligner."""
+    options = mapping(f"options of {what}", value)
+    known: tuple[str, ...] = ()
+    if method in BASELINES:
+        known = tuple(inspect.signature(BASELINES[method]).parameters)[1:]
+    for key in options:
+        allowed(f"an option of {what}", key, known)
+    return options
 
 
 def _scores(what: str, value: object, calibrate: bool) -> float | None:

@@ -84,9 +84,7 @@ def segment(
     usable = [name for name, kind in METHODS.items() if not kind.supervised]
     allowed("method", method, ("elbo", *usable))
     if calibrate and method == "elbo":
-        raise ValueError(
-            "--calibrate is for baselines; 'elbo' calibrates unless its preset does not"
-        )
+        raise ValueError("--calibrate is for baselines; 'elbo' is calibrated by its preset")
     chosen = {"resize": resize, "gamma": gamma, "threshold": threshold}
     overrides = {name: value for name, value in chosen.items() if value is not None}
     config = AlignConfig.preset(preset, **overrides)
