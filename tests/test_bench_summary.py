@@ -250,8 +250,10 @@ def test_a_run_without_images(tmp_path):
 
 def test_rows_that_were_not_run_are_named(tmp_path):
     found = summarise(build(tmp_path, "lab-sota"), 5)
-    assert list(found["rows"]) == ["ELBO-T2IAlign"]
-    assert found["missing"] == ["DAAM", "OVAM", "DiffPNG", "DiffSegmenter", "Semantic DiffSeg"]
+    assert list(found["rows"]) == ["uncalibrated", "ELBO-T2IAlign"]
+    assert found["missing"] == [
+        "DAAM", "OVAM, not optimised", "OVAM", "DiffPNG", "DiffSegmenter", "Semantic DiffSeg",
+    ]  # fmt: skip
     run = build(tmp_path, "lab-models", indices=range(6), total=7)
     rest = scenes(1, ROWS[:1])
     run.append([image_row(6, rest[0])], 1.0)

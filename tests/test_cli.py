@@ -285,3 +285,22 @@ def test_lab_train_at_toy_size(run, tmp_path):
     assert code == 0, err
     assert "psnr" in out
     assert (tmp_path / "run" / "vae" / "config.json").is_file()
+
+
+def test_segment_by_another_method(run, picture, tmp_path, sd1_folder):
+    options = ("--model", sd1_folder, "--device", "cpu", "--json", "--preset", "default")
+    found = {}
+    for method, *more in (["elbo"], ["daam"], ["daam", "--calibrate"]):
+        code, out, err = run("segment", picture, "dog", "cat", "--method", method, *more, *options)
+        assert code == 0, err
+        found[method, *more] = json.loads(out)
+    shares = {key: [row["pixel_share"] for row in one["classes"]] for key, one in found.items()}
+    assert found["daam",]["method"] == "daam"
+    assert all(row["score"] == 1 for row in found["daam",]["classes"])
+    assert any(row["score"] < 1 for row in found["daam", "--calibrate"]["classes"])
+    assert len({tuple(each) for each in shares.values()}) > 1
+    for method, message in (("damm", "method is 'damm'"), ("ovam-optimized", "method is")):
+        code, _, err = run("segment", picture, "dog", "--method", method, *options)
+        assert (code, message in err) == (2, True)
+    code, _, err = run("segment", picture, "dog", "--calibrate", *options)
+    assert (code, "--calibrate is for baselines" in err) == (2, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -71,20 +72,14 @@ def segment(
     """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
     from pixalign.align import Aligner
     from pixalign.backbones.load import hide_loading_bars
-    from pixalign.baselines import METHODS
-    from pixalign.baselines import method as baseline
     from pixalign.batching import BatchSize
     from pixalign.config import AlignConfig
     from pixalign.export import check_folder
     from pixalign.images import read_image
     from pixalign.prompts import as_phrases, locate
-    from pixalign.types import allowed
 
     # Whatever is wrong is said before a model is loaded.
-    usable = [name for name, kind in METHODS.items() if not kind.supervised]
-    allowed("method", method, ("elbo", *usable))
-    if calibrate and method == "elbo":
-        raise ValueError("--calibrate is for baselines; 'elbo' is calibrated by its preset")
+    _check_method(method, calibrate)
     chosen = {"resize": resize, "gamma": gamma, "threshold": threshold}
     overrides = {name: value for name, value in chosen.items() if value is not None}
     config = AlignConfig.preset(preset, **overrides)
@@ -99,20 +94,10 @@ def segment(
         check_folder(folder)
     if not sys.stderr.isatty():
         hide_loading_bars()
-    aligner = Aligner.from_pretrained(
-        model,
-        device=device,
-        dtype=dtype,
-        config=config,
-        batch_size=passes,
-        memory=memory,
-        progress=True,
-    )
-    if method == "elbo":
-        result = aligner.align(image, phrases, caption=caption, seed=seed)
-    else:
-        how = baseline(method, aligner)
-        result = how.align(image, phrases, caption=caption, seed=seed, calibrate=calibrate)
+    how: dict[str, Any] = {"device": device, "dtype": dtype, "memory": memory}
+    how |= {"config": config, "batch_size": passes, "progress": True}
+    aligner = Aligner.from_pretrained(model, **how)
+    result = _by_method(method, aligner, calibrate)(image, phrases, caption=caption, seed=seed)
     if folder is not None:
         result.save(folder)
     if json_:
@@ -185,6 +170,25 @@ def doctor(device: Device = "auto", json_: Json = False) -> None:
         print(f"problem: {problem}", file=sys.stderr)
     if not record["problems"]:
         print("All is well.")
+
+
+def _check_method(method: str, calibrate: bool) -> None:
+    from pixalign.baselines import METHODS
+    from pixalign.types import allowed
+
+    usable = [name for name, kind in METHODS.items() if not kind.supervised]
+    allowed("method", method, ("elbo", *usable))
+    if calibrate and method == "elbo":
+        raise ValueError("--calibrate is for baselines; 'elbo' is calibrated by its preset")
+
+
+def _by_method(method: str, aligner: Any, calibrate: bool) -> Any:
+    """The ``align`` of the paper's method, or of a baseline."""
+    from pixalign import baselines
+
+    if method == "elbo":
+        return aligner.align
+    return partial(baselines.method(method, aligner).align, calibrate=calibrate)
 
 
 def _phrase(text: str) -> Any:
