@@ -314,6 +314,10 @@ def test_other_settings_do_not_mix(wide, small, tmp_path):
     path.write_text(path.read_text().replace("elbo_steps: 3", "elbo_steps: 4"))
     with pytest.raises(ValueError, match=r"another run: digest was"):
         runner.run(load_spec(path), dataset, aligner, tmp_path, model="m", show=False)
+    header = json.loads((done.folder / "run.json").read_text())
+    header["rows"][1]["config"]["gamma"] = 0.5
+    with pytest.raises(ValueError, match=r"rows\[1\].config.gamma was 0.33\d*, is 0.5;"):
+        Run.start(done.folder, header)
     assert (done.folder / IMAGES).read_bytes() == before
 
 

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from pixalign.bench.document import render_benchmark
 from pixalign.lab.document import correlation, points, read_results, render, report, signed
 
 
@@ -59,3 +60,8 @@ def test_numbers_are_written_alike():
     assert signed(entry) == "−0.35 (−0.40 to +0.02)"
     assert correlation(entry) == "−.35 (−.40 to +.02)"
     assert points({"miou": 76.57, "miou_low": 76.04, "miou_high": 76.91}) == "76.6 (76.0 to 76.9)"
+
+
+def test_the_benchmarks_page_is_the_rendered_one(docs):
+    text = render_benchmark(docs / "benchmark", docs / "benchmark.md.j2")
+    assert text == (docs / "benchmark.md").read_text(encoding="utf-8")

@@ -119,10 +119,10 @@ class Run:
             return cls(folder, plain)
         there = cls.open(folder)
         for name in sorted(plain.keys() | there.header.keys()):
-            old, new = there.header.get(name), plain.get(name)
+            where, old, new = _difference(name, there.header.get(name), plain.get(name))
             if name not in _MAY_CHANGE and old != new:
                 raise ValueError(
-                    f"{str(folder)!r} holds images of another run: {name} was {_short(old)}, is "
+                    f"{str(folder)!r} holds images of another run: {where} was {_short(old)}, is "
                     f"{_short(new)}; choose another --out or move that folder away"
                 )
         return there
@@ -265,6 +265,17 @@ def _tally(packed: Mapping[str, Any], index: int, labels: Sequence[int], true: T
     assert hits.shape == (len(labels) + 1, len(THRESHOLDS))
     numbers = torch.tensor([0, *(label + 1 for label in labels)])
     return Tally(torch.full_like(numbers, index), numbers, true, hits, claimed)
+
+
+def _difference(where: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+    """The innermost place of the first difference, and what stands there; or both as they are."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        pairs = [(f"{where}.{key}", old.get(key), new.get(key)) for key in {**old, **new}]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = [(f"{where}[{i}]", *pair) for i, pair in enumerate(zip(old, new, strict=True))]
+    else:
+        return where, old, new
+    return next((_difference(*pair) for pair in pairs if pair[1] != pair[2]), (where, old, new))
 
 
 def _short(value: Any) -> str:
