@@ -11,6 +11,11 @@ from transformers import CLIPTextConfig, CLIPTextModel
 import pixalign as pa
 import tiny
 from conftest import FAMILIES, QUICK
+from pixalign.baselines import METHODS, method
+from pixalign.bench.command import run_specs
+from pixalign.bench.spec import SUPERVISED
+from pixalign.datasets import open_dataset
+from pixalign.scenes.atlas import class_names as scene_classes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -154,3 +159,38 @@ def test_generator_of_the_gpu(big):
         for _ in range(2)
     )
     assert np.array_equal(first.heatmaps, again.heatmaps)
+
+
+METHOD_OPTIONS = {"ovam-optimized": {"epochs": 3}, "diffseg": {"threshold": 0.03}}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_on_the_gpu(name):
+    scene = open_dataset("lab", None, "test", 1)[0]
+    present = [scene_classes()[label] for label in scene.present]
+    more = {}
+    if name in SUPERVISED:
+        more["target_masks"] = np.stack([scene.truth == label + 1 for label in scene.present])
+    gpu, cpu = (
+        method(name, aligner, **METHOD_OPTIONS.get(name, {})).align(scene.image, present, **more)
+        for aligner in (
+            pa.Aligner.from_pretrained(device=device, dtype="float32")
+            for device in ("cuda", "cpu")
+        )
+    )
+    difference = np.abs(gpu.heatmaps - cpu.heatmaps)
+    assert difference.mean() < 0.01, difference.mean()
+
+
+def test_benchmark_on_the_gpu(tmp_path):
+    """lab-sota has every method; its tallies are pixels, and rounding moves a few of them."""
+    found = {}
+    for device in ("cuda", "cpu"):
+        (_, found[device]), *_ = run_specs(
+            ["lab-sota"], root=None, model=None, datasets=[], limit=2, out=tmp_path / device,
+            counts=None, seed=0, device=device, dtype="float32", batch_size="auto", show=False,
+        )  # fmt: skip
+    for name, row in found["cpu"]["rows"].items():
+        assert found["cuda"]["rows"][name]["oracle"]["miou"] == pytest.approx(
+            row["oracle"]["miou"], abs=1.0
+        ), name
