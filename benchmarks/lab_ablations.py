@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from pixalign.lab.data import Bank
+from pixalign.lab.denoiser import DenoiserStage
+from pixalign.lab.families import FAMILIES
 from pixalign.lab.recipes import complete, read_recipe
-from pixalign.lab.stages import DenoiserStage
 from pixalign.lab.train import train
 
 
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         whole = complete("denoiser", recipe)
         shared = banks.setdefault(whole["size"], {})
         if not shared:  # outside the clock of the first recipe
-            DenoiserStage(whole, args.device, args.vae, shared).bank(0)
+            DenoiserStage(whole, args.device, FAMILIES["sd1"], args.vae, shared).bank(0)
         begun, rows = time.monotonic(), []
 
         def watch(step: int, figures: dict[str, Any]) -> None:

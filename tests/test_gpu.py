@@ -174,8 +174,7 @@ def test_methods_on_the_gpu(name):
     gpu, cpu = (
         method(name, aligner, **METHOD_OPTIONS.get(name, {})).align(scene.image, present, **more)
         for aligner in (
-            pa.Aligner.from_pretrained(device=device, dtype="float32")
-            for device in ("cuda", "cpu")
+            pa.Aligner.from_pretrained(device=device, dtype="float32") for device in ("cuda", "cpu")
         )
     )
     difference = np.abs(gpu.heatmaps - cpu.heatmaps)

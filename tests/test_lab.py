@@ -9,13 +9,15 @@ from diffusers import StableDiffusionPipeline
 from PIL import Image
 
 import pixalign as pa
+from pixalign.backbones import wrap
 from pixalign.lab.data import Stream, build_bank, encode, scenes
+from pixalign.lab.denoiser import DenoiserStage
 from pixalign.lab.evaluate import accuracies, frequency_thirds, generate, sample_quality
+from pixalign.lab.families import FAMILIES
 from pixalign.lab.gates import GateScenes, gates, points, separation, table
 from pixalign.lab.gates import _layer as layer_gates
-from pixalign.lab.models import build_text_encoder, build_unet, load_classifier, load_vae
+from pixalign.lab.models import build_unet, load_classifier, load_vae
 from pixalign.lab.recipes import complete, read_recipe
-from pixalign.lab.stages import DenoiserStage
 from pixalign.lab.train import train
 from pixalign.lab.vocabulary import (
     LENGTH,
@@ -245,7 +247,7 @@ def _seeded_unet(config):
 
 def test_logit_normal_timesteps(runs):
     recipe = {**RECIPES["denoiser"], "timesteps": "logit-normal", "timestep_mean": -1.0}
-    stage = DenoiserStage(complete("denoiser", recipe), "cpu", runs / "vae")
+    stage = DenoiserStage(complete("denoiser", recipe), "cpu", FAMILIES["sd1"], runs / "vae")
     times = stage._times(4000, {"generator": torch.Generator().manual_seed(0)})
     assert times.min() >= 0
     assert times.max() <= 999
@@ -255,11 +257,11 @@ def test_logit_normal_timesteps(runs):
 def test_the_text_may_stay_frozen(runs, tmp_path):
     recipe = {**RECIPES["denoiser"], "text": {"hidden": 16, "frozen": True, "layers": 1}}
     train("sd1", "denoiser", tmp_path, {**recipe, "steps": 2}, vae=runs / "vae")
-    stage = DenoiserStage(complete("denoiser", recipe), "cpu", runs / "vae")
+    stage = DenoiserStage(complete("denoiser", recipe), "cpu", FAMILIES["sd1"], runs / "vae")
     after = checkpoint(tmp_path)["model"]
     before = stage.model.state_dict()
     same = {key: torch.equal(after[key], before[key]) for key in before}
-    assert all(equal for key, equal in same.items() if key.startswith("text."))
+    assert all(equal for key, equal in same.items() if key.startswith("text_encoder."))
     assert not all(same.values())
 
 
@@ -305,8 +307,15 @@ def test_separation_counts_pairs():
 
 @pytest.fixture(scope="module")
 def gate_scenes(runs):
-    vae = load_vae(runs / "vae", "cpu")
-    return GateScenes.draw(vae, build_tokenizer(), scenes=60, single=12, size=64, device="cpu")
+    return GateScenes.draw(random_model(runs), scenes=60, single=12, size=64, device="cpu")
+
+
+def random_model(runs):
+    torch.manual_seed(3)
+    vae, tokenizer = load_vae(runs / "vae", "cpu"), build_tokenizer()
+    family = FAMILIES["sd1"]
+    parts = family.build(complete("denoiser", RECIPES["denoiser"]), vae, tokenizer).eval()
+    return wrap(family.pipeline(parts, vae, tokenizer))
 
 
 def test_gates_of_perfect_and_reversed_maps(gate_scenes):
@@ -333,12 +342,9 @@ def test_gates_of_perfect_and_reversed_maps(gate_scenes):
     )
 
 
-def test_gates_of_a_random_model_are_chance(gate_scenes):
-    torch.manual_seed(3)
-    config = complete("denoiser", RECIPES["denoiser"])
-    unet = build_unet(config["unet"], 16, 4, 16).eval()
-    text = build_text_encoder(config["text"], build_tokenizer()).eval()
-    result = gates(unet, text, gate_scenes)
+def test_gates_of_a_random_model_are_chance(runs, gate_scenes):
+    model = random_model(runs)
+    result = gates(model, gate_scenes)
     assert abs(result["auc_other_all"] - 0.5) < 0.12
     layers = result["layers"]
     assert len(layers) == 8  # two down, one in the middle, four up, and the mean of all
@@ -347,7 +353,7 @@ def test_gates_of_a_random_model_are_chance(gate_scenes):
     words = (gate_scenes.columns[: gate_scenes.several, :, -1] == 0).float().sum(1).mean()
     assert layers["all"]["0.1"]["sink"] == pytest.approx(1 - words.item() / LENGTH, abs=0.1)
     assert table(result).count("\n") == 9
-    assert not any(module._forward_pre_hooks for module in unet.modules())
+    assert not any(module._forward_pre_hooks for module in model.denoiser.modules())
 
 
 # ---- samples and pipelines ----

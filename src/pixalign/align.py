@@ -21,7 +21,7 @@ from pixalign.config import AlignConfig
 from pixalign.heatmaps import activation, combine_layers, refine, to_image
 from pixalign.images import ImageLike, model_size, read_image, to_pixels
 from pixalign.measure import attention_maps, class_scores
-from pixalign.own import EMBEDDED, model_settings
+from pixalign.own import EMBEDDED, LAB, lab_folder, model_settings
 from pixalign.plan import Visit, Words, plan_visits, plan_words
 from pixalign.progress import Progress
 from pixalign.prompts import Classes
@@ -91,8 +91,9 @@ class Aligner:
     ) -> Aligner:
         """An aligner from a hub id, a diffusers folder or a loaded pipeline.
 
-        Without a model it is the small one that comes with this package. A folder's
-        pixalign.json holds the model's own settings. ``options`` go to diffusers'
+        Without a model it is the small one that comes with this package; "lab:sd2", "lab:sdxl" and
+        "lab:sd3" are its relatives in the source repository. A folder's pixalign.json holds the
+        model's own settings. ``options`` go to diffusers'
         ``from_pretrained``. A loaded pipeline stays on its device and in its number type.
         """
         if model is None:
@@ -103,9 +104,10 @@ class Aligner:
                 raise ValueError("device, dtype and options cannot change a loaded pipeline")
             backbone, name = wrap(model), None
         else:
-            own = model_settings(Path(model))
-            backbone = load(model, device, dtype, **options)
-            name = "sd1-like, embedded" if model is EMBEDDED else os.fspath(model)
+            place = lab_folder(str(model)) if str(model).startswith(LAB) else model
+            own = model_settings(Path(place))
+            backbone = load(place, device, dtype, **options)
+            name = "sd1-like, embedded" if place is EMBEDDED else os.fspath(model)
         return cls(
             backbone,
             config=config,
@@ -121,7 +123,7 @@ class Aligner:
         self, image: ImageLike | EncodedImage, *, config: AlignConfig | None = None
     ) -> EncodedImage:
         """Read, resize and encode a picture, to be aligned any number of times."""
-        backbone, resize = self.backbone, self._settings(config).resize
+        backbone, resize = self.backbone, self.settings(config).resize
         if isinstance(image, EncodedImage):
             if image.resize != resize:
                 raise ValueError(f"image was encoded with resize={image.resize!r}, not {resize!r}")
@@ -182,13 +184,13 @@ class Aligner:
         of classes (and one caption) for all or one each, and gives what single calls would:
         every image draws its noise from ``seed``, or all draw from ``generator`` in turn.
         """
-        settings = self._settings(config)
+        settings = self.settings(config)
         if not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
         many = isinstance(image, list | tuple)
         images = list(image) if many else [image]
-        captions = _captions(caption if many else [caption], len(images))
-        each = _class_lists(classes, len(images)) if many else [classes]
+        captions = captions_of(caption if many else [caption], len(images))
+        each = class_lists(classes, len(images)) if many else [classes]
         # All words and pictures are checked before the network costs anything.
         words = [
             plan_words(self.backbone, *pair, settings) for pair in zip(each, captions, strict=True)
@@ -266,7 +268,7 @@ class Aligner:
             else [Scores.neutral(len(word.phrases)) for word in words]
         )
         notes = self.batch_size.notes[noted:]
-        record = {"seed": seed if generator is None else None, "model": self._model_record()}
+        record = {"seed": seed if generator is None else None, "model": self.model_record()}
         return [
             self._finish(*parts, config, notes, record)
             for parts in zip(encoded, words, maps, scores, visits, strict=True)
@@ -286,15 +288,11 @@ class Aligner:
         """Lines 6 to 9: calibrate the maps, refine them, and enlarge them to the picture."""
         assert config.cross_weights is not None
         combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
-        if not bool(torch.isfinite(combined).all()):
-            raise FloatingPointError(
-                f"attention maps hold NaN in {self.backbone.dtype}; "
-                "load the model with dtype='float32' or 'bfloat16'"
-            )
+        check_finite(combined, "attention maps", self.backbone.dtype)
         calibrated = calibrate(combined, exponents(scores.scores, bool(config.centred)))
         refined = refine(calibrated, maps.self_attention, maps.grid)
         assert config.weak_activation is not None
-        weak = _weak(words.phrases, combined, config.weak_activation)
+        weak = weak_classes(words.phrases, combined, config.weak_activation)
         return Alignment(
             image=encoded.image,
             phrases=words.phrases,
@@ -320,13 +318,15 @@ class Aligner:
             },
         )
 
-    def _settings(self, config: AlignConfig | None) -> AlignConfig:
+    def settings(self, config: AlignConfig | None) -> AlignConfig:
+        """A config, or this aligner's, as it is in force on this model."""
         chosen = config or self.config
         for family in chosen.by_family:
             allowed("a family in by_family", family, tuple(FAMILIES))
         return chosen.resolved(self.backbone.family, self.own)
 
-    def _model_record(self) -> dict[str, Any]:
+    def model_record(self) -> dict[str, Any]:
+        """What results say of the model."""
         backbone = self.backbone
         return {
             "name": self.name,
@@ -344,7 +344,15 @@ def _passes(words: Sequence[Words], config: AlignConfig) -> int:
     return collecting + (texts * config.elbo_count if config.calibrate else 0)
 
 
-def _weak(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str]:
+def check_finite(values: Tensor, what: str, dtype: torch.dtype) -> None:
+    """Raise a FloatingPointError that says what to do unless all values are finite."""
+    if not bool(torch.isfinite(values).all()):
+        raise FloatingPointError(
+            f"{what} hold NaN in {dtype}; load the model with dtype='float32' or 'bfloat16'"
+        )
+
+
+def weak_classes(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str]:
     """The paper's limitation: a class that activates nothing cannot be recovered."""
     return [
         f"class {phrase.name!r} has hardly any activation (peak {peak:.2f} times the mean, "
@@ -354,7 +362,7 @@ def _weak(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str
     ]
 
 
-def _class_lists(classes: Any, count: int) -> list[Any]:
+def class_lists(classes: Any, count: int) -> list[Any]:
     """One list of classes for all images, or a list of one for each."""
     if isinstance(classes, str | Phrase) or not isinstance(classes, Iterable):
         return [classes] * count
@@ -366,7 +374,7 @@ def _class_lists(classes: Any, count: int) -> list[Any]:
     return items
 
 
-def _captions(caption: Any, count: int) -> list[str | None]:
+def captions_of(caption: Any, count: int) -> list[str | None]:
     """One caption for all images, or a list of one for each."""
     captions = list(caption) if isinstance(caption, list | tuple) else [caption] * count
     if len(captions) != count:

@@ -1,4 +1,4 @@
-"""Segmentation metrics: pixels pooled over a dataset, at every threshold, resampled by image."""
+"""Metrics: pixels pooled over a dataset, at every threshold, resampled by image; CLIP's score."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from pixalign.backbones.clip import Clip
+from pixalign.backbones.load import resolve_device
+from pixalign.own import LAB, lab_folder
 from pixalign.types import allowed
 
 THRESHOLDS: tuple[float, ...] = tuple(step / 100 for step in range(1, 100))
@@ -288,3 +292,40 @@ def tertiles(counts: Mapping[str, float]) -> dict[str, str]:
         name: ("rare", "common", "frequent")[int(np.searchsorted(edges, count))]
         for name, count in counts.items()
     }
+
+
+@dataclass(frozen=True, eq=False)
+class ClipScores:
+    """100 times the cosine of each picture and its text, float64 [B], and by which CLIP."""
+
+    scores: np.ndarray
+    model: str
+
+    @property
+    def mean(self) -> float:
+        """Over the pictures."""
+        return float(self.scores.mean())
+
+    def __str__(self) -> str:
+        return f"CLIP score {self.mean:.2f} ({self.model}, {len(self.scores)} pictures)"
+
+
+def clip_score(
+    images: Sequence[Image.Image],
+    texts: Sequence[str],
+    *,
+    model: str = "lab:clip",
+    device: str = "auto",
+) -> ClipScores:
+    """How well each picture goes with its text, by a CLIP of the hub, a folder or the lab.
+
+    Scores of different CLIPs cannot be compared; the result says whose they are.
+    """
+    if not images or len(images) != len(texts):
+        raise ValueError(
+            f"there are {len(images)} images and {len(texts)} texts; allowed: as many, 1 or more"
+        )
+    place = str(lab_folder(model)) if model.startswith(LAB) else model
+    clip = Clip(place, resolve_device(device))
+    scores = 100 * (clip.see(images) * clip.read(texts)).sum(1)
+    return ClipScores(scores.double().cpu().numpy(), model)

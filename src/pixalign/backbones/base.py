@@ -129,7 +129,8 @@ class Backbone(ABC):
     def _encode_text(self, prompts: list[str]) -> TextCondition: ...
 
     @abstractmethod
-    def _forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor: ...
+    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+        """What the network, or a compiled copy of it, makes of z [B, C, h, w] at times [B]."""
 
     @property
     def device(self) -> torch.device:
@@ -279,7 +280,7 @@ class Backbone(ABC):
         """The network's output at noised latents [B, C, h, w], steps [B], texts [B]: float32."""
         time = steps.time.float().to(z.device)
         asked = self.denoiser if network is None else network
-        output = self._forward(asked, z.to(self.dtype), time, text)
+        output = self.forward(asked, z.to(self.dtype), time, text)
         return output.float()
 
     def epsilon(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:

@@ -66,7 +66,7 @@ class StableDiffusion(Backbone):
         embeds, _ = self.pipe.encode_prompt(prompts, self.device, 1, False)
         return TextCondition(embeds)
 
-    def _forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
         output: Tensor = network(
             z, time.long(), encoder_hidden_states=text.embeds, return_dict=False
         )[0]

@@ -86,7 +86,7 @@ class StableDiffusion3(Backbone):
         )
         return TextCondition(embeds, pooled)
 
-    def _forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
         output: Tensor = network(
             hidden_states=z,
             timestep=time.float(),

@@ -38,7 +38,7 @@ class StableDiffusionXL(StableDiffusion):
         )
         return TextCondition(embeds, pooled)
 
-    def _forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
         height, width = (side * self.vae_factor for side in z.shape[-2:])
         ids = z.new_tensor([[height, width, 0, 0, height, width]]).expand(len(z), -1)
         output: Tensor = network(

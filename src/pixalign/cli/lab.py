@@ -32,20 +32,28 @@ def scenes(
 @lab.command()
 def train(
     out: Annotated[Path, typer.Option(help="Folder for log, checkpoints and the model.")],
-    stage: Annotated[str, typer.Option(help="vae, classifier or denoiser.")],
-    family: Annotated[str, typer.Option(help="sd1.")] = "sd1",
+    family: Annotated[str, typer.Option(help="sd1, sd2, sdxl, sd3 or clip.")] = "sd1",
+    stage: Annotated[
+        str | None,
+        typer.Option(help="vae, classifier or denoiser. [default: denoiser; clip has but one]"),
+    ] = None,
     recipe: Annotated[Path | None, typer.Option(help="JSON file; see recipes/.")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Run folder or weights to go on from.")
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
-    vae: Annotated[Path | None, typer.Option(help="Trained VAE, for the denoiser.")] = None,
+    vae: Annotated[
+        Path | None, typer.Option(help="Trained VAE. [default: the embedded one, but for sd1]")
+    ] = None,
+    bank: Annotated[
+        Path | None, typer.Option(help="Folder that keeps encoded scenes for other runs.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
-    """Train one stage of a small text-to-image model on scenes."""
+    """Train a small model on scenes, or one of its parts."""
     from pixalign.lab.train import train_command
 
-    train_command(family, stage, out, recipe, resume, minutes, device, vae)
+    train_command(family, stage, out, recipe, resume, minutes, device, vae, bank)
 
 
 @lab.command()

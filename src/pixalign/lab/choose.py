@@ -18,7 +18,7 @@ from pixalign.metrics import THRESHOLDS, Tally, curve, tally
 from pixalign.own import EMBEDDED, SETTINGS_FILE
 from pixalign.progress import Progress
 
-RANGES = ((0.0, 0.1), (0.0, 0.2), (0.1, 0.3), (0.2, 0.4))
+RANGES = ((0.0, 0.1), (0.0, 0.2), (0.1, 0.3), (0.2, 0.4), (0.4, 0.6))
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 GAMMAS = (1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # 1 / gamma
 _ROUNDS = 2

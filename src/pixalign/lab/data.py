@@ -5,13 +5,18 @@ Everything is a function of (split, index), so a run that is stopped and resumed
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -153,7 +158,8 @@ def build_bank(
     shape = (count, vae.config.latent_channels, side, side)
     latents = torch.empty(shape, dtype=torch.float16, device=device)
     ids = torch.empty(count, encoder.length, dtype=torch.int16, device=device)
-    for first, last, sampled in _sampled(start, count, min(batch, count), workers):
+    draw = partial(sample_scenes, "train")
+    for first, last, sampled in sampled_ahead(draw, start, count, batch, workers):
         drawn = rendered(sampled, size, device)
         latents[first:last] = encode(vae, drawn.images).half()
         ids[first:last] = encoder(drawn.captions).to(device, torch.int16)
@@ -163,14 +169,45 @@ def build_bank(
     return Bank(latents, ids)
 
 
-def _sampled(
-    start: int, count: int, batch: int, workers: int
-) -> Iterator[tuple[int, int, SceneBatch]]:
-    """(first, last, scenes) in order, sampled ahead; the last batch may be shorter."""
+def kept_bank(
+    folder: Path | None, vae: Any, encoder: CaptionEncoder, *, device: str, **options: Any
+) -> Bank:
+    """`build_bank`, or what a folder keeps of an earlier call with the same VAE and options."""
+    if folder is None:
+        return build_bank(vae, encoder, device=device, **options)
+    weights = b"".join(tensor.float().cpu().numpy().tobytes() for tensor in vae.parameters())
+    named = {name: options[name] for name in ("start", "count", "size")}
+    key = hashlib.sha256(weights + json.dumps([named, vae.config.scaling_factor]).encode())
+    path = folder / f"bank-{key.hexdigest()[:16]}.pt"
+    if path.is_file():
+        return Bank(**torch.load(path, map_location=device, weights_only=True))
+    bank = build_bank(vae, encoder, device=device, **options)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_state({"latents": bank.latents, "ids": bank.ids}, path)
+    return bank
+
+
+def write_state(state: Mapping[str, Any], path: Path) -> None:
+    """torch.save beside the file and rename, so that a kill leaves the old one whole."""
+    partial_path = path.with_name(f".{path.name}.writing")
+    torch.save(dict(state), partial_path)
+    os.replace(partial_path, path)
+
+
+Drawn = TypeVar("Drawn")
+
+
+def sampled_ahead(
+    draw: Callable[[int, int], Drawn], start: int, count: int, batch: int, workers: int
+) -> Iterator[tuple[int, int, Drawn]]:
+    """(first, last, what ``draw`` makes of a number and a count) in order, drawn ahead.
+
+    The last batch may be shorter.
+    """
     with _pool(workers) as pool:
         bounds = [(first, min(first + batch, count)) for first in range(0, count, batch)]
-        ahead, futures = max(2, 2 * workers), deque[Future[SceneBatch]]()
+        ahead, futures = max(2, 2 * workers), deque[Future[Drawn]]()
         for index, (first, last) in enumerate(bounds):
             for low, high in bounds[index + len(futures) : index + ahead]:
-                futures.append(pool.submit(sample_scenes, "train", start + low, high - low))
+                futures.append(pool.submit(draw, start + low, high - low))
             yield first, last, futures.popleft().result()

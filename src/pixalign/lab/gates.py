@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from pixalign.attention import AttentionReader, Site, text_layers
-from pixalign.backbones.load import resolve_device
-from pixalign.backbones.sd import unet_sites
+from pixalign.backbones import Backbone
+from pixalign.backbones.base import TextCondition
+from pixalign.backbones.load import load, resolve_device
 from pixalign.heatmaps import combine_layers, resize
 from pixalign.lab.data import encode, in_parts, rendered
-from pixalign.lab.models import alphas_cumprod, load_pipeline
 from pixalign.lab.trial import APART, draw_scenes
-from pixalign.lab.vocabulary import CaptionEncoder, class_columns
+from pixalign.lab.vocabulary import class_columns
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.sample import SLOTS, concatenate, sample_scenes
-from pixalign.schedule import DiscreteSchedule
+from pixalign.schedule import Steps
 
 POSITIONS = (0.1, 0.3, 0.5)  # of the noise schedule
 _BATCH = 64
@@ -34,13 +34,13 @@ _BATCH = 64
 class GateScenes:
     """Val scenes, encoded once: the first ``several`` hold 2-4 objects, the others one.
 
-    ``latents`` [B, C, h, w]; ``ids`` [B, L]; ``columns`` [B, L, K + 1] averages the text columns
-    of each class and sums, in the last place, those of start, end and padding; ``objects``
-    [B, K, s, s] are the classes' masks, all zero where there is no class; ``noise`` [T, C, h, w].
+    ``latents`` [B, C, h, w]; ``columns`` [B, L, K + 1] averages the text columns of each class
+    and sums, in the last place, those of start, end and padding; ``objects`` [B, K, s, s] are the
+    classes' masks, all zero where there is no class; ``noise`` [T, C, h, w].
     """
 
     latents: Tensor
-    ids: Tensor
+    prompts: tuple[str, ...]
     columns: Tensor
     objects: Tensor
     noise: Tensor
@@ -48,24 +48,28 @@ class GateScenes:
 
     @classmethod
     def draw(
-        cls, vae: Any, tokenizer: Any, *, scenes: int, single: int, size: int, device: str
+        cls, backbone: Backbone, *, scenes: int, single: int, size: int, device: str
     ) -> GateScenes:
         """``scenes`` with 2, 3 and 4 objects in equal parts and ``single`` with one."""
+        tokenizer, length = (
+            backbone.streams[0].tokenizer,
+            backbone.encode_text([""]).embeds.shape[1],
+        )
         alone = sample_scenes("val", APART, single, objects=1)
         drawn = rendered(concatenate([draw_scenes("val", scenes), alone]), size, device)
-        latents = in_parts(lambda part: encode(vae, part), drawn.images)
+        latents = in_parts(lambda part: encode(backbone.pipe.vae, part), drawn.images)
         prompts, columns, objects = [], [], []
         for labels, mask in zip(drawn.labels.tolist(), drawn.masks, strict=True):
             present = list(dict.fromkeys(label for label in labels if label >= 0))
             prompt, found = class_columns(tokenizer, [class_names()[i] for i in present])
             prompts.append(prompt)
-            columns.append(_averaging(found, tokenizer, prompt))
+            columns.append(_averaging(found, tokenizer, prompt, length))
             objects.append(_masks(mask, present))
         generator = torch.Generator().manual_seed(0)
         shape = (len(POSITIONS), *latents.shape[1:])
         return cls(
             latents=latents,
-            ids=CaptionEncoder(tokenizer)(prompts).to(device),
+            prompts=tuple(prompts),
             columns=torch.stack(columns).to(device),
             objects=torch.stack(objects),
             noise=torch.randn(shape, generator=generator).to(device),
@@ -73,9 +77,8 @@ class GateScenes:
         )
 
 
-def _averaging(found: Sequence[Sequence[int]], tokenizer: Any, prompt: str) -> Tensor:
+def _averaging(found: Sequence[Sequence[int]], tokenizer: Any, prompt: str, length: int) -> Tensor:
     """[L, K + 1] for the columns of the classes and of everything that is no word."""
-    length = tokenizer.model_max_length
     words = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
     matrix = torch.zeros(length, SLOTS + 1)
     for index, columns in enumerate(found):
@@ -94,24 +97,24 @@ def _masks(mask: Tensor, present: Sequence[int]) -> Tensor:
 
 
 @torch.no_grad()
-def gates(unet: Any, text_encoder: Any, scenes: GateScenes) -> dict[str, Any]:
-    """The gates of a denoiser.
+def gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
+    """The gates of a model.
 
-    "layers" holds for each cross-attention layer, and for the mean of all, at each position of
+    "layers" holds for each layer that reads text, and for the mean of all, at each position of
     the schedule: the mass on start, end and padding, and the AUC of a class's map inside its own
     object against other objects and against the background; all on the finest layer's grid, so
     that every layer is judged by the same objects. "pointing" is the share of
     single-object scenes in which the highest cell of the mean map lies on the object.
     """
-    sites = [site for site in unet_sites(unet) if site.reads_text]
+    sites = [site for site in backbone.sites if site.reads_text]
     names = text_layers(sites).names
-    steps = DiscreteSchedule(alphas_cumprod()).at_positions(torch.tensor(POSITIONS))
+    text = backbone.encode_text(scenes.prompts)
     layers: dict[str, dict[str, Any]] = {}
     pointing: dict[str, float] = {}
     for index, position in enumerate(POSITIONS):
-        alpha, sigma = float(steps.alpha[index]), float(steps.sigma[index])
-        noised = alpha * scenes.latents + sigma * scenes.noise[index]
-        maps = _read(unet, text_encoder, sites, noised, int(steps.time[index]), scenes)
+        steps = backbone.schedule.at_positions(torch.full((len(scenes.latents),), position))
+        noised = steps.noised(scenes.latents, scenes.noise[index].expand_as(scenes.latents))
+        maps = _read(backbone, sites, noised, steps, text, scenes.columns)
         finest = max((m.shape[-2:] for m in maps.values()), key=lambda grid: grid[0] * grid[1])
         grid = (finest[0], finest[1])
         named = {name: resize(maps[site], grid) for name, site in zip(names, sites, strict=True)}
@@ -136,27 +139,27 @@ def gates(unet: Any, text_encoder: Any, scenes: GateScenes) -> dict[str, Any]:
 def judge(folder: Path, scenes: int, single: int, device: str) -> dict[str, Any]:
     """The gates of a saved pipeline."""
     place = str(resolve_device(device))
-    pipe = load_pipeline(folder, place)
-    size = int(pipe.unet.config.sample_size) * int(pipe.vae_scale_factor)
-    drawn = GateScenes.draw(
-        pipe.vae, pipe.tokenizer, scenes=scenes, single=single, size=size, device=place
-    )
-    return gates(pipe.unet, pipe.text_encoder, drawn)
+    backbone = load(folder, place, "float32")
+    size = backbone.native_size[0]
+    drawn = GateScenes.draw(backbone, scenes=scenes, single=single, size=size, device=place)
+    return gates(backbone, drawn)
 
 
 def _read(
-    unet: Any, text_encoder: Any, sites: list[Site], noised: Tensor, time: int, scenes: GateScenes
+    backbone: Backbone,
+    sites: list[Site],
+    noised: Tensor,
+    steps: Steps,
+    text: TextCondition,
+    columns: Tensor,
 ) -> dict[Site, Tensor]:
-    """Each site's maps [B, K + 1, h, w] at one timestep."""
+    """Each site's maps [B, K + 1, h, w] at one point of the schedule."""
     reader = AttentionReader(sites)
     parts: dict[Site, list[Tensor]] = {site: [] for site in sites}
-    with reader.attached(unet):
-        for first in range(0, len(noised), _BATCH):
-            rows = slice(first, first + _BATCH)
-            reader.columns = scenes.columns[rows]
-            z = noised[rows]
-            times = torch.full((len(z),), time, device=z.device)
-            unet(z, times, encoder_hidden_states=text_encoder(scenes.ids[rows])[0])
+    with reader.attached(backbone.denoiser):
+        for rows in torch.split(torch.arange(len(noised)), _BATCH):
+            reader.columns = columns[rows]
+            backbone.predict(noised[rows], steps[rows], text[rows])
             for site in sites:
                 parts[site].append(reader.cross[site])
     return {site: torch.cat(found) for site, found in parts.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 import pickle
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from pixalign.lab.data import write_state
 from pixalign.lab.recipes import Recipe
 from pixalign.types import allowed
 
@@ -50,6 +50,13 @@ class Stage(Protocol):
     def close(self) -> None:
         """Stop whatever works in the background."""
         ...
+
+
+def compiled(module: nn.Module, recipe: Recipe, device: str) -> Any:
+    """The module, compiled where that pays; its weights stay shared."""
+    if not (recipe["compile"] and device.startswith("cuda")):
+        return module
+    return torch.compile(module, mode=recipe["compile_mode"])
 
 
 class Loop:
@@ -214,10 +221,3 @@ class Loop:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast("cuda", torch.bfloat16) if self.cuda else nullcontext()
-
-
-def write_state(state: Mapping[str, Any], path: Path) -> None:
-    """torch.save beside the file and rename, so that a kill leaves the old one whole."""
-    partial = path.with_name(f".{path.name}.writing")
-    torch.save(state, partial)
-    os.replace(partial, path)

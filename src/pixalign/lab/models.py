@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from diffusers import AutoencoderKL, UNet2DConditionModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import CLIPTextConfig, CLIPTextModel
+from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedModel
 
+from pixalign.backbones.load import load
 from pixalign.types import allowed
 
 Config = Mapping[str, Any]
@@ -27,9 +30,8 @@ SCHEDULER = {
     "steps_offset": 1,
     "set_alpha_to_one": False,
     "clip_sample": False,
-    "prediction_type": "epsilon",
 }
-"""The noise of Stable Diffusion 1."""
+"""The noise of Stable Diffusion 1, 2 and XL."""
 
 _DOWN = {"conv": "DownBlock2D", "self": "AttnDownBlock2D", "cross": "CrossAttnDownBlock2D"}
 _UP = {"conv": "UpBlock2D", "self": "AttnUpBlock2D", "cross": "CrossAttnUpBlock2D"}
@@ -70,8 +72,10 @@ def build_text_encoder(config: Config, tokenizer: Any) -> Any:
     )
 
 
-def build_unet(config: Config, latent_size: int, latent_channels: int, text_hidden: int) -> Any:
-    """A UNet for latents [B, C, s, s].
+def build_unet(
+    config: Config, latent_size: int, latent_channels: int, text_hidden: int, **more: Any
+) -> Any:
+    """A UNet for latents [B, C, s, s]; ``more`` goes to diffusers.
 
     ``attention`` says of each level, finest first, "conv", "self" or "cross". ``heads`` of a
     "self" level is the width of a head (a quirk of diffusers), elsewhere their number.
@@ -90,6 +94,8 @@ def build_unet(config: Config, latent_size: int, latent_channels: int, text_hidd
         attention_head_dim=tuple(config["heads"]),
         norm_num_groups=config["groups"],
         cross_attention_dim=text_hidden,
+        transformer_layers_per_block=config["depth"],
+        **more,
     )
     with torch.no_grad():
         for name, parameter in unet.named_parameters():
@@ -143,32 +149,51 @@ class _Block(nn.Module):
         return out
 
 
-def build_pipeline(vae: Any, text_encoder: Any, tokenizer: Any, unet: Any) -> Any:
-    """A StableDiffusionPipeline of those parts, without a safety checker."""
-    pipe = StableDiffusionPipeline(
-        vae=vae,
-        text_encoder=text_encoder,
-        tokenizer=tokenizer,
-        unet=unet,
-        scheduler=DDIMScheduler(**SCHEDULER),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
-
-
 def save_pipeline(pipe: Any, folder: Path) -> None:
-    """Write a pipeline whose UNet and VAE take two bytes a number; the caller's stays as it is.
+    """Write a pipeline whose denoiser and VAE take two bytes a number; the caller's stays as it is.
 
-    The text encoder stays in float32: transformers loads what is stored, diffusers float32, and
-    a plain call would mix the two.
+    Text encoders stay in float32: transformers loads what is stored, diffusers float32, and a
+    plain call would mix the two.
     """
-    copies = {name: half_copy(getattr(pipe, name)) for name in ("vae", "unet")}
-    text_encoder = float_copy(pipe.text_encoder)
-    build_pipeline(copies["vae"], text_encoder, pipe.tokenizer, copies["unet"]).save_pretrained(
-        folder
+    copies = {
+        name: float_copy(part) if isinstance(part, PreTrainedModel) else half_copy(part)
+        for name, part in pipe.components.items()
+        if isinstance(part, nn.Module)
+    }
+    type(pipe)(**{**pipe.components, **copies}, **_own_settings(pipe)).save_pretrained(folder)
+
+
+def _own_settings(pipe: Any) -> dict[str, Any]:
+    """What a pipeline was built with besides its components."""
+    names = ("requires_safety_checker", "force_zeros_for_empty_prompt")
+    return {name: pipe.config[name] for name in names if name in pipe.config}
+
+
+def share_parts(folder: Path, base: Path) -> list[str]:
+    """Replace parts of a saved pipeline that equal those of another by links to them.
+
+    Gives their names. Links are relative, so that both folders can be moved together.
+    """
+    shared = []
+    for part in sorted(path for path in folder.iterdir() if path.is_dir()):
+        other = base / part.name.removesuffix("_2")
+        if not part.is_symlink() and other.is_dir() and _same_part(part, other):
+            shutil.rmtree(part)
+            part.symlink_to(os.path.relpath(other, folder), target_is_directory=True)
+            shared.append(part.name)
+    return shared
+
+
+def _same_part(part: Path, other: Path) -> bool:
+    """Whether two folders hold the same weights, or the same files where there are none."""
+    weights = [sorted(folder.glob("*.safetensors")) for folder in (part, other)]
+    if not all(weights):
+        texts = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in (part, other)]
+        return not any(weights) and texts[0] == texts[1]
+    (mine,), (theirs,) = weights
+    first, second = load_file(mine), load_file(theirs)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
     )
 
 
@@ -183,8 +208,9 @@ def float_copy(model: Any) -> Any:
 
 
 def _copy(model: Any, dtype: torch.dtype) -> Any:
-    transformer = isinstance(model, CLIPTextModel)
-    copy = CLIPTextModel(model.config) if transformer else type(model).from_config(model.config)
+    kind = type(model)
+    transformer = isinstance(model, PreTrainedModel)
+    copy = kind(model.config) if transformer else kind.from_config(model.config)
     nn.Module.to(copy, dtype)  # diffusers' own `to` warns of modules that these models lack
     copy.load_state_dict({k: v.to("cpu", dtype) for k, v in model.state_dict().items()})
     return copy.eval()
@@ -194,15 +220,14 @@ def load_vae(folder: Path, device: str) -> Any:
     """A trained VAE from its own folder or a pipeline's, float32 and frozen."""
     subfolder = "vae" if (folder / "vae").is_dir() else None
     vae = AutoencoderKL.from_pretrained(folder, subfolder=subfolder, dtype=torch.float32)
-    vae.register_to_config(_name_or_path="")  # a saved pipeline names no folder of this machine
+    # A saved pipeline names no folder of this machine, and SD3's adds the shift to latents.
+    vae.register_to_config(_name_or_path="", shift_factor=0.0)
     return vae.to(device).eval().requires_grad_(False)
 
 
 def load_pipeline(folder: Path, device: str) -> Any:
-    """A saved pipeline in float32, quiet."""
-    pipe = StableDiffusionPipeline.from_pretrained(folder, dtype=torch.float32).to(device)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    """A saved pipeline of any family in float32, quiet."""
+    return load(folder, device, "float32").pipe
 
 
 def save_classifier(model: nn.Module, config: Config, folder: Path) -> None:
@@ -221,10 +246,9 @@ def load_classifier(folder: Path, device: str) -> nn.Module:
     return model.to(device).eval()
 
 
-def alphas_cumprod() -> Tensor:
-    """[1000]: the squared signal of the training schedule."""
-    table: Tensor = DDIMScheduler(**SCHEDULER).alphas_cumprod
-    return table
+def latent_side(vae: Any, size: int) -> int:
+    """The side of the latents of a picture of that side."""
+    return int(size // 2 ** (len(vae.config.block_out_channels) - 1))
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pixalign.lab.loop import write_state
+from pixalign.lab.data import write_state
 from pixalign.metrics import Tally
 
 AUTOMATIC = ("uncalibrated", "default")  # variants whose automatic threshold is judged

@@ -71,20 +71,45 @@ DENOISER: Recipe = {
         "heads": (4, 4, 5),
         "groups": 32,
         "gain": 1.0,
+        "depth": (1, 1, 1),  # transformer layers in an attention block of each level
     },
+    "towers": {"widths": (96, 64), "heads": 4},  # the two text encoders of sdxl and sd3
+    "transformer": {"layers": 5, "heads": 4, "head_width": 32, "patch": 2},  # of sd3
     "gates": {"scenes": 128, "single": 64},
     "sheet_every": 5000,
     "sheet": {"steps": 25, "guidance": 4.0},
 }
 
-DEFAULTS: dict[str, Recipe] = {"vae": VAE, "classifier": CLASSIFIER, "denoiser": DENOISER}
+CLIP: Recipe = {
+    "size": 96,
+    "steps": 20000,
+    "batch": 512,
+    "lr": 1e-3,
+    "weight_decay": 0.05,
+    "bank": {"first": 1_000_000, "count": 100_000, "batch": 1024},
+    "held_out": 512,
+    "tinted": 0.5,  # share of the objects that are tinted, for words of colour to matter
+    "shift": 8,  # pixels by which pictures are moved at most
+    "vision": {"hidden": 128, "layers": 4, "heads": 4, "patch": 8},
+    "text": {"hidden": 96, "layers": 3, "heads": 4},
+    "projection": 96,
+}
+
+DEFAULTS: dict[str, Recipe] = {
+    "vae": VAE,
+    "classifier": CLASSIFIER,
+    "denoiser": DENOISER,
+    "clip": CLIP,
+}
 
 
-def complete(stage: str, recipe: Mapping[str, Any] | None = None) -> Recipe:
-    """The stage's defaults with the recipe merged over them; unknown names are refused."""
+def complete(stage: str, *recipes: Mapping[str, Any]) -> Recipe:
+    """The stage's defaults with the recipes merged over them; unknown names are refused."""
     allowed("stage", stage, tuple(DEFAULTS))
-    defaults = copy.deepcopy({**COMMON, **DEFAULTS[stage]})
-    return _merged(defaults, recipe or {}, "recipe")
+    whole = copy.deepcopy({**COMMON, **DEFAULTS[stage]})
+    for recipe in recipes:
+        whole = _merged(whole, recipe, "recipe")
+    return whole
 
 
 def read_recipe(path: Path | None) -> Recipe:

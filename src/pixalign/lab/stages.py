@@ -1,7 +1,4 @@
-"""The three stages: what each trains, on what, by which loss, and how it is judged.
-
-No stage sees a mask, a box or an attention map; the denoiser learns from images and captions.
-"""
+"""The VAE and the classifier: what each trains on, by which loss, and how it is judged."""
 
 from __future__ import annotations
 
@@ -13,34 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pixalign.lab import evaluate as judge
-from pixalign.lab.data import Bank, Stream, build_bank, decode, encode, in_parts, scenes
-from pixalign.lab.gates import GateScenes, gates, table
+from pixalign.lab.data import Stream, decode, encode, in_parts, scenes
+from pixalign.lab.loop import compiled
 from pixalign.lab.models import (
     Classifier,
-    alphas_cumprod,
-    build_pipeline,
-    build_text_encoder,
-    build_unet,
     build_vae,
     half_copy,
-    load_pipeline,
     load_vae,
     parameter_count,
     save_classifier,
-    save_pipeline,
 )
 from pixalign.lab.recipes import Recipe
 from pixalign.lab.sheets import write_sheet
-from pixalign.lab.vocabulary import CaptionEncoder, build_tokenizer
 from pixalign.scenes.atlas import class_names, training_shares
-from pixalign.types import allowed
-
-
-def compiled(module: nn.Module, recipe: Recipe, device: str) -> Any:
-    """The module, compiled where that pays; its weights stay shared."""
-    if not (recipe["compile"] and device.startswith("cuda")):
-        return module
-    return torch.compile(module, mode=recipe["compile_mode"])
 
 
 class Reconstruction(nn.Module):
@@ -182,133 +164,3 @@ class ClassifierStage:
     def close(self) -> None:
         """Stop sampling ahead."""
         self.stream.close()
-
-
-class DenoiserStage:
-    """Mean squared error of the noise in latents under their captions."""
-
-    def __init__(
-        self, recipe: Recipe, device: str, vae: Path, bank: dict[int, Bank] | None = None
-    ) -> None:
-        """``bank`` keeps the encoded scenes, by their first index, for runs that share them."""
-        allowed("timesteps", recipe["timesteps"], ("uniform", "logit-normal", "half"))
-        self.recipe, self.device = recipe, device
-        self.vae = load_vae(vae, device)
-        self.tokenizer = build_tokenizer()
-        self.encoder = CaptionEncoder(self.tokenizer)
-        self.banks = {} if bank is None else bank
-        side = recipe["size"] // 2 ** (len(self.vae.config.block_out_channels) - 1)
-        torch.manual_seed(recipe["seed"])
-        text = build_text_encoder(recipe["text"], self.tokenizer)
-        with torch.no_grad():
-            text.get_parameter(_position_name(text)).mul_(recipe["text"]["position_gain"])
-        self.text = text.requires_grad_(not recipe["text"]["frozen"])
-        channels = self.vae.config.latent_channels
-        unet = build_unet(recipe["unet"], side, channels, recipe["text"]["hidden"])
-        self.model: nn.Module = nn.ModuleDict({"text": text, "unet": unet}).to(device)
-        if device.startswith("cuda"):
-            unet.to(memory_format=torch.channels_last)
-        self.network = compiled(unet, recipe, device)
-        signal = alphas_cumprod().to(device)
-        self.alpha, self.sigma = signal.sqrt(), (1 - signal).sqrt()  # [1000]
-        self.gate_scenes = GateScenes.draw(
-            self.vae, self.tokenizer, size=recipe["size"], device=device, **recipe["gates"]
-        )
-        sizes = ", ".join(
-            f"{k} {parameter_count(m) / 1e6:.2f} M" for k, m in self.model.named_children()
-        )
-        print(f"denoiser: {sizes} parameters", flush=True)
-
-    def bank(self, step: int) -> Bank:
-        """The scenes of this step; a new bank begins every ``refresh`` steps."""
-        settings = self.recipe["bank"]
-        generation = step // settings["refresh"] if settings["refresh"] else 0
-        start = settings["first"] + generation * settings["count"]
-        if start not in self.banks:
-            self.banks.clear()  # the old one's memory first
-            self.banks[start] = build_bank(
-                self.vae,
-                self.encoder,
-                start=start,
-                count=settings["count"],
-                size=self.recipe["size"],
-                device=self.device,
-                batch=settings["batch"],
-                workers=self.recipe["workers"],
-            )
-        return self.banks[start]
-
-    def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """The mean squared error of the noise on this step's draws from the bank."""
-        bank, batch = self.bank(step), self.recipe["batch"]
-        draw: dict[str, Any] = {"generator": generator, "device": self.device}
-        rows = torch.randint(len(bank), (batch,), **draw)
-        latents, ids = bank.latents[rows].float(), bank.ids[rows].long()
-        noise = torch.randn(latents.shape, **draw)
-        times = self._times(batch, draw)
-        shaped = times.reshape(-1, 1, 1, 1)
-        noised = self.alpha[shaped] * latents + self.sigma[shaped] * noise
-        text = self.text(ids)[0]
-        output = self.network(noised, times, text, return_dict=False)[0]
-        return {"loss": functional.mse_loss(output.float(), noise)}
-
-    def _times(self, batch: int, draw: dict[str, Any]) -> Tensor:
-        """int64 [B] in 0..999."""
-        count = len(self.alpha)
-        uniform = torch.randint(count, (batch,), **draw)
-        if self.recipe["timesteps"] == "uniform":
-            return uniform
-        normal = torch.randn(batch, **draw)
-        unit: Tensor = (
-            self.recipe["timestep_mean"] + self.recipe["timestep_std"] * normal
-        ).sigmoid()
-        times = (unit * count).long().clamp(0, count - 1)
-        if self.recipe["timesteps"] == "half":
-            times[::2] = uniform[::2]
-        return times
-
-    @torch.no_grad()
-    def evaluate(self, model: Any, step: int, out: Path) -> dict[str, Any]:
-        """The alignment gates; sometimes also a sheet of samples."""
-        result = gates(model["unet"], model["text"], self.gate_scenes)
-        print(table(result), flush=True)
-        if step % self.recipe["sheet_every"] == 0:
-            self._sheet(model, out / f"samples-{step:06d}.png")
-        return result
-
-    def _sheet(self, model: Any, path: Path) -> None:
-        """Sixteen single objects, frequent to rare, above sixteen pairs."""
-        names = class_names()
-        order = torch.as_tensor(training_shares()).argsort(descending=True).tolist()
-        chosen = [names[order[i * (len(order) - 1) // 15]] for i in range(16)]
-        pairs = [f"{a}, {b}" for a, b in zip(chosen, chosen[1:] + chosen[:1], strict=True)]
-        prompts = [f"a photo of {words}" for words in chosen + pairs]
-        images = judge.generate(self._pipeline(model), prompts, seed=0, **self.recipe["sheet"])
-        write_sheet(images, path, columns=8)
-
-    def _pipeline(self, model: Any) -> Any:
-        return build_pipeline(self.vae, model["text"], self.tokenizer, model["unet"])
-
-    def adopt(self, model: Any, folder: Path) -> None:
-        """Take the pipeline's UNet and text encoder, which must have this recipe's shapes."""
-        pipe = load_pipeline(folder, self.device)
-        try:
-            model["unet"].load_state_dict(pipe.unet.state_dict())
-            model["text"].load_state_dict(pipe.text_encoder.state_dict())
-        except RuntimeError as error:
-            what = str(error).splitlines()[0]
-            raise ValueError(f"{str(folder)!r} is no pipeline of this recipe: {what}") from error
-
-    def export(self, model: Any, out: Path) -> None:
-        """Write the pipeline and a last sheet of samples."""
-        self._sheet(model, out / "samples.png")
-        save_pipeline(self._pipeline(model), out / "pipeline")
-
-    def close(self) -> None:
-        """Nothing works in the background."""
-
-
-def _position_name(text: Any) -> str:
-    """transformers renamed the outer module between versions."""
-    names = [str(name) for name, _ in text.named_parameters()]
-    return next(name for name in names if name.endswith("position_embedding.weight"))

@@ -1,4 +1,4 @@
-"""Train a stage of the lab: ``python -m pixalign.lab.train --stage vae --out DIR``."""
+"""Train a part of the lab: ``python -m pixalign.lab.train --family sd2 --out DIR``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from typing import Any
 import torch
 
 from pixalign.backbones.load import resolve_device
+from pixalign.lab.clip import ClipStage
 from pixalign.lab.data import Bank
+from pixalign.lab.denoiser import DenoiserStage
+from pixalign.lab.families import FAMILIES
 from pixalign.lab.loop import Loop, Stage, Watch
 from pixalign.lab.recipes import DEFAULTS, complete, read_recipe
-from pixalign.lab.stages import ClassifierStage, DenoiserStage, VaeStage
+from pixalign.lab.stages import ClassifierStage, VaeStage
+from pixalign.own import EMBEDDED
 from pixalign.types import allowed
 
-FAMILIES = ("sd1",)
+NAMES = (*FAMILIES, "clip")
 
 
 def train(
     family: str,
-    stage: str,
+    stage: str | None,
     out: Path,
     recipe: Mapping[str, Any],
     *,
@@ -31,19 +35,26 @@ def train(
     minutes: float | None = None,
     device: str = "cpu",
     vae: Path | None = None,
+    bank: Path | None = None,
     banks: dict[int, Bank] | None = None,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Run a stage by a recipe merged over the defaults, and return its last figures.
 
-    It stops at the recipe's last step or after ``minutes``, whichever is first, and can be
-    resumed from ``resume`` (a checkpoint or a run's folder). The denoiser needs a trained
-    ``vae``; ``banks`` shares encoded scenes between runs; ``watch`` is
-    told each evaluation's step and figures.
+    Without a ``stage`` it is the family's denoiser, or the whole of "clip". It stops at the
+    recipe's last step or after ``minutes``, whichever is first, and can be resumed from
+    ``resume`` (a checkpoint or a run's folder) or begun from a pipeline. sd1's denoiser needs a
+    trained ``vae``; other families begin with the embedded model's VAE and words. Encoded scenes
+    are kept for other runs in the folder ``bank``, or in ``banks``; ``watch`` is told each
+    evaluation's step and figures.
     """
     begun = time.monotonic()
-    allowed("family", family, FAMILIES)
-    settings = complete(stage, recipe)
+    allowed("family", family, NAMES)
+    stage = stage or ("clip" if family == "clip" else "denoiser")
+    if (family == "clip") != (stage == "clip"):
+        raise ValueError(f"stage is {stage!r}; the family {family!r} has another")
+    kind = FAMILIES.get(family)
+    settings = complete(stage, *([kind.recipe] if kind and stage == "denoiser" else []), recipe)
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.benchmark = True
@@ -54,10 +65,14 @@ def train(
         part = VaeStage(settings, device)
     elif stage == "classifier":
         part = ClassifierStage(settings, device)
+    elif kind is None:
+        part = ClipStage(settings, device)
     else:
+        if family != "sd1":
+            vae, resume = vae or EMBEDDED, resume or EMBEDDED
         if vae is None:
             raise ValueError("the denoiser needs a trained VAE: pass its folder as vae")
-        part = DenoiserStage(settings, device, vae, banks)
+        part = DenoiserStage(settings, device, kind, vae, banks, bank)
     loop = Loop(part, settings, out, device)
     try:
         if resume is not None:
@@ -70,31 +85,43 @@ def train(
 
 def train_command(
     family: str,
-    stage: str,
+    stage: str | None,
     out: Path,
     recipe: Path | None,
     resume: Path | None,
     minutes: float | None,
     device: str,
     vae: Path | None,
+    bank: Path | None,
 ) -> None:
     """What the shell calls: the recipe is a file, and "auto" is CUDA where there is one."""
     device = str(resolve_device(device))
     changes = read_recipe(recipe)
-    train(family, stage, out, changes, resume=resume, minutes=minutes, device=device, vae=vae)
+    train(
+        family,
+        stage,
+        out,
+        changes,
+        resume=resume,
+        minutes=minutes,
+        device=device,
+        vae=vae,
+        bank=bank,
+    )
 
 
 def main() -> None:
     """Parse the arguments of ``python -m pixalign.lab.train``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--family", default="sd1", choices=FAMILIES)
-    parser.add_argument("--stage", required=True, choices=tuple(DEFAULTS))
+    parser.add_argument("--family", default="sd1", choices=NAMES)
+    parser.add_argument("--stage", choices=tuple(DEFAULTS))
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--recipe", type=Path, help="a file of recipes/")
     parser.add_argument("--resume", type=Path, help="a checkpoint, weights.pt or a run's folder")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--vae", type=Path, help="the folder of a trained VAE")
+    parser.add_argument("--bank", type=Path, help="a folder that keeps encoded scenes")
     train_command(**vars(parser.parse_args()))
 
 

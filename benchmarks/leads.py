@@ -1,0 +1,415 @@
+"""What else could make the ELBO cheaper? Timesteps, noise and resolution on the lab's scenes.
+
+python benchmarks/leads.py --split val --count 60 --device auto --out docs/speed/leads.json
+
+Every scene is measured once: at many timesteps with noise of its own (the reference), with the
+library's own budget (full), and in other ways; each lead is a mean of some of these losses. It is
+judged by its passes a class (in passes at full resolution), by the share of the pairs of classes
+that it orders as the reference does, by how far its exponents lie from the reference's (a share of
+1 / gamma - 1, as in `expected_change`), and by its mIoU. What is learnt is learnt on scenes of
+odd number for those of even number, and the other way round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from adaptive import summary
+from architectures import Model
+from speed import flops_per_forward
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from pixalign.adaptive import stages
+from pixalign.align import Aligner
+from pixalign.backbones import Backbone
+from pixalign.backbones.load import hide_loading_bars
+from pixalign.calibrate import alignment_scores, exponents, weighted_elbo
+from pixalign.config import AlignConfig
+from pixalign.export import write_json
+from pixalign.heatmaps import heatmaps_under
+from pixalign.lab.study import native_size
+from pixalign.lab.trial import Subject, draw_scenes, in_groups
+from pixalign.measure import class_losses
+from pixalign.metrics import Tally, bootstrap_weights, interval, pair_means, tally
+from pixalign.plan import Visit, Words, plan_visits, plan_words
+from pixalign.progress import Progress
+from pixalign.provenance import device_name, versions
+from pixalign.types import AttentionMaps
+
+REFERENCE = 100  # timesteps
+GRID = 40  # timesteps from which some are chosen
+BUDGETS = (5, 10, 20)
+_CHUNK = 12
+# Kinds of noise: the first is the library's, and from the last on each class has its own.
+_OWN, _REFERENCE, _GRID, _HALF, _ALONE = range(5)
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """One scene: its attention, and by name the losses float32 [N, T] of its classes."""
+
+    subject: Subject
+    maps: AttentionMaps
+    losses: dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Lead:
+    """A bound as the mean of some measurements, each weighted over its timesteps.
+
+    ``weights`` [T] are those for scenes of even and those for scenes of odd number; ``cost`` is
+    one pass in passes at full resolution; ``against`` is the lead that this one is compared to.
+    """
+
+    parts: tuple[str, ...]
+    weights: tuple[Tensor, Tensor]
+    cost: float = 1.0
+    against: str | None = None
+
+    @property
+    def passes(self) -> float:
+        """Passes a class takes, in passes at full resolution."""
+        return int((self.weights[0] != 0).sum()) * len(self.parts) * self.cost
+
+    def bounds(self, scene: Scene) -> Tensor:
+        """float64 [N]: the ELBO of each class."""
+        weights = self.weights[scene.subject.number % 2]
+        shares = weights / weights.sum()
+        found = [weighted_elbo(scene.losses[part], shares) for part in self.parts]
+        return torch.stack(found).mean(0)
+
+
+def drawn(
+    backbone: Backbone, config: AlignConfig, number: int, latents: Tensor, kind: int, steps: int
+) -> Visit:
+    """``steps`` even timesteps for a scene, with noise of that kind; kind 0 is the library's."""
+    generator = torch.Generator().manual_seed(1_000_003 * kind + number)
+    settings = dataclasses.replace(config, elbo_steps=steps)
+    visit = plan_visits(backbone.schedule, latents[:1], settings, generator)[1]
+    assert visit is not None
+    return visit
+
+
+def with_less_noise(backbone: Backbone, visit: Visit) -> Visit:
+    """The visit where noise is half as strong: a picture of half the side is hidden as much."""
+    table = backbone.schedule.at_positions(torch.linspace(0, 1, 1000))
+    levels = (table.sigma / table.alpha).log()
+    wanted = (visit.steps.sigma / visit.steps.alpha / 2).log()
+    nearest = (levels[None] - wanted[:, None]).abs().argmin(1)
+    return Visit(table[nearest], visit.noise)
+
+
+def named_losses(
+    aligner: Aligner, latents: Tensor, words: Sequence[Words], visits: Sequence[dict[str, Visit]]
+) -> list[dict[str, Tensor]]:
+    """Each image's losses [N, T] at each of its visits; all go through the network together."""
+    joint = [Visit.concatenate(list(own.values())) for own in visits]
+    quiet = Progress(0, "", show=False)
+    found = class_losses(aligner.backbone, latents, words, joint, aligner.batch_size, quiet)
+    lengths = [len(visit.steps) for visit in visits[0].values()]
+    return [dict(zip(visits[0], one.split(lengths, 1), strict=True)) for one in found]
+
+
+def independent_losses(
+    aligner: Aligner, config: AlignConfig, group: Sequence[Subject], latents: Tensor
+) -> list[Tensor]:
+    """Each scene's losses [N, T] without shared noise: every class is measured alone."""
+    sizes = [len(subject.labels) for subject in group]
+    owners = torch.arange(len(group)).repeat_interleave(torch.tensor(sizes)).to(latents.device)
+    alone = [dataclasses.replace(one, labels=(label,)) for one in group for label in one.labels]
+    words = [plan_words(aligner.backbone, one.names, None, config) for one in alone]
+    visits = []
+    for one in alone:
+        visit = partial(drawn, aligner.backbone, config, one.number, latents)
+        visits.append({"own": visit(_ALONE + one.labels[0], config.elbo_steps)})
+    found = named_losses(aligner, latents[owners], words, visits)
+    return list(torch.cat([one["own"] for one in found]).split(sizes))
+
+
+def measured(
+    aligner: Aligner, config: AlignConfig, group: Sequence[Subject]
+) -> list[dict[str, Tensor]]:
+    """Each scene's losses in every way that a lead needs."""
+    backbone, count = aligner.backbone, config.elbo_steps
+    words = [plan_words(backbone, subject.names, None, config) for subject in group]
+    pixels = torch.stack([subject.picture for subject in group]) * 2 - 1
+    large, small = (backbone.encode_image(part) for part in (pixels, avg_pool2d(pixels, 2)))
+    wide, narrow = [], []
+    for subject in group:
+        visit = partial(drawn, backbone, config, subject.number)
+        own, half = visit(large, _OWN, count), visit(small, _HALF, count)
+        visits = {"full": own, "negated": Visit(own.steps, -own.noise)}
+        visits["grid"] = visit(large, _GRID, GRID)
+        visits["reference"] = visit(large, _REFERENCE, REFERENCE)
+        wide.append(visits)
+        narrow.append({"half": half, "moved": with_less_noise(backbone, half)})
+    found = named_losses(aligner, large, words, wide)
+    less = named_losses(aligner, small, words, narrow)
+    alone = independent_losses(aligner, config, group, large)
+    for one, other, third in zip(found, less, alone, strict=True):
+        one |= {**other, "independent": third}
+    return found
+
+
+def cost_at_half(backbone: Backbone) -> float:
+    """The arithmetic of a pass at half the side, as a share of one at full side."""
+    channels, side = backbone.denoiser.config.in_channels, backbone.denoiser.config.sample_size
+    shapes = [(1, channels, *pair) for pair in ((side, side), (side // 2, side // 2))]
+    models = [Model(backbone, torch.zeros(shape).to(backbone.device), ("dog",)) for shape in shapes]
+    whole, half = (flops_per_forward(model)[0] for model in models)
+    return half / whole
+
+
+def pair_differences(values: Tensor) -> Tensor:
+    """[P, ...]: values [N, ...] of the first class minus the second's, for all pairs of classes."""
+    first, second = torch.triu_indices(len(values), len(values), 1)
+    return values[first].double() - values[second].double()
+
+
+def known_pairs(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
+    """Differences [P, T] on the grid of all scenes' pairs, and the reference's [P]."""
+    grid = torch.cat([pair_differences(scene.losses["grid"]) for scene in scenes])
+    reference = torch.cat([pair_differences(scene.losses["reference"]) for scene in scenes])
+    return grid, reference.mean(1)
+
+
+def spread(count: int, budget: int) -> Tensor:
+    """[count]: 1 at the first ``budget`` of the timesteps in the library's order, else 0."""
+    order = [place for stage in stages(count, BUDGETS[0]) for place in stage]
+    weights = torch.zeros(count, dtype=torch.float64)
+    weights[order[:budget]] = 1.0
+    return weights
+
+
+def greedy(scenes: Sequence[Scene], budget: int) -> Tensor:
+    """One after the other, the timestep with which most pairs are ordered as in the reference.
+
+    Of equals, the one whose wrongly ordered pairs differ least.
+    """
+    grid, reference = known_pairs(scenes)
+    weights = torch.zeros(grid.shape[1], dtype=torch.float64)
+    for _ in range(budget):
+        sums = (grid @ weights)[:, None] + grid
+        right = (sums * reference[:, None] > 0).double()
+        margin = (right * reference.abs()[:, None]).sum(0) / reference.abs().sum()
+        gain = right.sum(0) + margin / 2  # the margin, below 1, decides between equals only
+        gain[weights > 0] = -1
+        weights[gain.argmax()] = 1.0
+    return weights
+
+
+def inverse_variance(scenes: Sequence[Scene], budget: int) -> Tensor:
+    """Spread; each weighs one over the variance of its differences around the reference's."""
+    grid, reference = known_pairs(scenes)
+    return spread(GRID, budget) / (grid - reference[:, None]).square().mean(0)
+
+
+def matched(scenes: Sequence[Scene], budget: int) -> Tensor:
+    """Spread; each weighs its signal over its noise: the best weight for a multiple plus noise."""
+    grid, reference = known_pairs(scenes)
+    slope = (grid * reference[:, None]).mean(0) / reference.square().mean()
+    noise = (grid - slope * reference[:, None]).square().mean(0)
+    return spread(GRID, budget) * slope.clamp_min(1e-3 * float(slope.max())) / noise
+
+
+ALLOCATIONS: dict[str, Callable[[Sequence[Scene], int], Tensor]] = {
+    "even": lambda scenes, budget: spread(GRID, budget),
+    "greedy": greedy,
+    "inverse variance": inverse_variance,
+    "signal over noise": matched,
+}
+
+
+def allocations(scenes: Sequence[Scene]) -> Iterator[tuple[str, Lead]]:
+    """Every allocation at every budget; each half of the scenes takes what the other chose."""
+    halves = [[scene for scene in scenes if scene.subject.number % 2 == part] for part in (0, 1)]
+    for budget in BUDGETS:
+        for name, choose in ALLOCATIONS.items():
+            weights = choose(halves[1], budget), choose(halves[0], budget)
+            against = None if name == "even" else f"timesteps even, {budget}"
+            yield f"timesteps {name}, {budget}", Lead(("grid",), weights, against=against)
+
+
+def fixed_leads(count: int, half: float) -> Iterator[tuple[str, Lead]]:
+    """The leads that learn nothing; ``count`` is the full budget, ``half`` a small pass's cost."""
+    for budget in BUDGETS:
+        own = "full" if budget == count else f"shared noise, {budget}"
+        weights = spread(count, budget)
+        yield own, Lead(("full",), (weights, weights))
+        yield f"independent noise, {budget}", Lead(("independent",), (weights, weights), 1.0, own)
+        few = spread(count, budget // 2)
+        if budget % 2 == 0:
+            yield f"eps and -eps, {budget}", Lead(("full", "negated"), (few, few), 1.0, own)
+    every = torch.ones(REFERENCE, dtype=torch.float64)
+    yield "reference", Lead(("reference",), (every, every), 1.0, "full")
+    whole = spread(count, count)  # at about a quarter of the arithmetic
+    for part, name in (("half", "half side"), ("moved", "half side, less noise")):
+        against = f"shared noise, {count // 4}"
+        yield f"{name}, {count}", Lead((part,), (whole, whole), half, against)
+
+
+def powers(bounds: Tensor, config: AlignConfig) -> Tensor:
+    """[N]: the exponents that bounds [N] give."""
+    assert config.gamma is not None
+    return exponents(alignment_scores(bounds, config.gamma), bool(config.centred))
+
+
+def tallies_of(
+    scenes: Sequence[Scene], leads: dict[str, Lead], config: AlignConfig
+) -> dict[str, list[Tally]]:
+    """Every lead's pixels, scene by scene."""
+    tallies: dict[str, list[Tally]] = {name: [] for name in ("uncalibrated", *leads)}
+    for scene in scenes:
+        subject = scene.subject
+        rows = [powers(lead.bounds(scene), config) for lead in leads.values()]
+        size = (subject.truth.shape[0], subject.truth.shape[1])
+        both = torch.stack([torch.ones_like(rows[0]), *rows])
+        heatmaps = heatmaps_under(scene.maps, config.cross_weights, both, size)
+        labels = [label + 1 for label in subject.labels]
+        counted = tally(heatmaps, subject.truth, labels, subject.number)
+        for name, one in zip(tallies, counted, strict=True):
+            tallies[name].append(one)
+    return tallies
+
+
+def pair_owners(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
+    """The scene's number of each pair of classes [P], and of each class [R]."""
+    sizes = torch.tensor([len(scene.subject.labels) for scene in scenes])
+    images = torch.tensor([scene.subject.number for scene in scenes])
+    return images.repeat_interleave(sizes * (sizes - 1) // 2), images.repeat_interleave(sizes)
+
+
+def with_ends(value: Tensor, resampled: Tensor) -> dict[str, float]:
+    """A value with its interval."""
+    low, high = interval(resampled)
+    return {"value": round(float(value), 4), "low": round(low, 4), "high": round(high, 4)}
+
+
+def closeness(
+    scenes: Sequence[Scene], leads: dict[str, Lead], config: AlignConfig, weights: Tensor
+) -> dict[str, dict[str, Any]]:
+    """How near each lead is to the reference, beside what it is compared with."""
+    assert config.gamma is not None
+    found: dict[str, dict[str, Tensor]] = {"agreement": {}, "error": {}}
+    for name, lead in leads.items():
+        both = [(lead.bounds(scene), leads["reference"].bounds(scene)) for scene in scenes]
+        signs = [[pair_differences(one).sign() for one in pair] for pair in both]
+        found["agreement"][name] = torch.cat([own == known for own, known in signs]).double()
+        apart = torch.cat([powers(own, config) - powers(known, config) for own, known in both])
+        found["error"][name] = apart.abs().double() / (1 / config.gamma - 1)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, lead in leads.items():
+        rows[name] = {"passes": round(lead.passes, 3), "against": lead.against}
+        for (label, all_), image in zip(found.items(), pair_owners(scenes), strict=True):
+            kinds = {label: all_[name]}
+            if lead.against:
+                kinds[f"{label}_minus"] = all_[name] - all_[lead.against]
+            for kind, values in kinds.items():
+                rows[name][kind] = with_ends(values.mean(), pair_means(values, image, weights))
+    return rows
+
+
+def variances(scenes: Sequence[Scene], weights: Tensor) -> dict[str, dict[str, float]]:
+    """Variances of a pair's difference at one timestep, as shares of that without shared noise.
+
+    The reference visits the full budget's timesteps too, with other noise. Two noises tell a
+    loss's own variance; both classes' sum is that of the difference without shared noise. "eps and
+    -eps" and "two noises" are means of two passes; "timestep and noise" is the squared distance
+    to the reference's mean, "reference" the square of that.
+    """
+    found: dict[str, list[Tensor]] = {}
+    for scene in scenes:
+        full, negated, known = (scene.losses[n] for n in ("full", "negated", "reference"))
+        stride = known.shape[1] // full.shape[1]
+        same = known[:, stride // 2 :: stride]
+        own = (full - same).double().square() / 2
+        first, again, opposite = map(pair_differences, (full, same, negated))
+        mean = pair_differences(known).mean(1, keepdim=True)
+        shared, turned = (first - again).square() / 2, (first - opposite).square() / 2
+        left, right = torch.triu_indices(len(own), len(own), 1)
+        values = {"independent": own[left] + own[right], "shared": shared}
+        values |= {"two noises": shared / 2, "eps and -eps": shared - turned / 2}
+        values |= {"timestep and noise": (first - mean).square(), "reference": mean.square()}
+        for name, one in values.items():
+            found.setdefault(name, []).append(one.mean(1))
+    image, columns = pair_owners(scenes)[0], {name: torch.cat(v) for name, v in found.items()}
+    base = columns["independent"]
+    return {
+        name: with_ends(
+            values.mean() / base.mean(),
+            pair_means(values, image, weights) / pair_means(base, image, weights),
+        )
+        for name, values in columns.items()
+    }
+
+
+def print_table(result: dict[str, Any]) -> None:
+    """One line a lead, then the variances."""
+
+    def ends(value: dict[str, float], style: str) -> str:
+        low, high = (format(value[end], style) for end in ("low", "high"))
+        return f"{format(value['value'], style)} ({low} to {high})"
+
+    columns = {"agreement": ".3f", "agreement_minus": "+.3f", "error": ".3f"}
+    columns |= {"error_minus": "+.3f", "minus_full": "+.2f"}
+    print(f"{'':<32}{'passes':>8}" + "".join(f"  {name:<26}" for name in columns))
+    for name, row in result["rows"].items():
+        cells = [ends(row[key], style) if key in row else "" for key, style in columns.items()]
+        passes = f"{row['passes']:.2f}" if "passes" in row else ""
+        print(f"{name:<32}{passes:>8}" + "".join(f"  {cell:<26}" for cell in cells))
+    for name, value in result["variances"].items():
+        print(f"variance, {name:<22} {ends(value, '.4f')}")
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Measure, print a table, write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--split", default="val", choices=("val", "test"))
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args(arguments)
+    hide_loading_bars()
+    aligner = Aligner.from_pretrained(device=args.device, dtype="float32")
+    backbone = aligner.backbone
+    config = AlignConfig().resolved(backbone.family, aligner.own)
+    drawings, scenes = draw_scenes(args.split, args.count), []
+    needs = (native_size(aligner), {"own": config}, {}, aligner.batch_size)
+    with Progress(len(drawings), "scenes", True, "scene") as progress:
+        for group in in_groups(backbone, drawings, *needs, chunk=_CHUNK):
+            found = measured(aligner, config, [subject for subject, _ in group])
+            for (subject, attention), losses in zip(group, found, strict=True):
+                scenes.append(Scene(subject, attention.maps["own"], losses))
+                progress.advance(1)
+    half = cost_at_half(backbone)
+    leads = dict(fixed_leads(config.elbo_steps, half)) | dict(allocations(scenes))
+    used: dict[str, Any] = {name: lead.passes for name, lead in leads.items()}
+    result = summary(tallies_of(scenes, leads, config), used, len(scenes))
+    weights = bootstrap_weights(len(scenes), 1000)
+    for name, row in closeness(scenes, leads, config, weights).items():
+        result["rows"][name] |= row
+    result["variances"] = variances(scenes, weights)
+    result["chosen"] = {
+        name: [[round(w, 4) for w in (part / part.sum()).tolist()] for part in lead.weights]
+        for name, lead in leads.items()
+        if lead.parts == ("grid",) and lead.against
+    }
+    result |= {"half_side_cost": round(half, 4), "reference": REFERENCE, "grid": GRID}
+    result |= {"split": args.split, "gamma": config.gamma, "centred": config.centred}
+    result |= {"device": device_name(backbone.device), "versions": versions()}
+    if args.out:
+        write_json(args.out, result)
+    print_table(result)
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""CLIP as a judge: how well pictures and texts go together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+_BATCH = 64
+
+
+class Clip:
+    """A CLIP from the hub or a folder, in float32."""
+
+    def __init__(self, model: str | os.PathLike[str], device: torch.device) -> None:
+        from transformers import CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
+
+        name = os.fspath(model)
+        if os.sep in name and Path(name).is_absolute() and not Path(name).is_dir():
+            raise FileNotFoundError(f"there is no CLIP in {name!r}")
+        try:
+            self._model: Any = CLIPModel.from_pretrained(name, dtype=torch.float32)
+            self._tokenizer: Any = CLIPTokenizer.from_pretrained(name)
+            self._prepare: Any = CLIPImageProcessorPil.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise OSError(f"cannot load a CLIP from {name!r}: {reason}") from error
+        self._model.to(device).eval()
+        self.device = device
+
+    @torch.no_grad()
+    def see(self, images: Sequence[Image.Image]) -> Tensor:
+        """Unit vectors float32 [B, D] of pictures."""
+        found = []
+        for first in range(0, len(images), _BATCH):
+            part = [image.convert("RGB") for image in images[first : first + _BATCH]]
+            pixels = self._prepare(images=part, return_tensors="pt")["pixel_values"]
+            found.append(self._model.get_image_features(pixels.to(self.device)).pooler_output)
+        return _unit(torch.cat(found))
+
+    @torch.no_grad()
+    def read(self, texts: Sequence[str]) -> Tensor:
+        """Unit vectors float32 [B, D] of texts; what is longer than the model reads is cut."""
+        found = []
+        for first in range(0, len(texts), _BATCH):
+            part = list(texts[first : first + _BATCH])
+            tokens = self._tokenizer(part, padding=True, truncation=True, return_tensors="pt")
+            found.append(self._model.get_text_features(**tokens.to(self.device)).pooler_output)
+        return _unit(torch.cat(found))
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(vectors.float(), dim=-1)
