@@ -3,19 +3,18 @@
 python benchmarks/leads.py --split val --count 60 --device auto --out docs/speed/leads.json
 
 Every scene is measured once: at many timesteps with noise of its own (the reference), with the
-library's own budget (full), and in other ways; each lead is a mean of some of these losses. It is
-judged by its passes a class (in passes at full resolution), by the share of the pairs of classes
-that it orders as the reference does, by how far its exponents lie from the reference's (a share of
-1 / gamma - 1, as in `expected_change`), and by its mIoU. What is learnt is learnt on scenes of
-odd number for those of even number, and the other way round.
+library's own budget (full), and in other ways; a lead is a mean of some of these losses. It is
+judged by its passes a class (of full resolution), by the share of pairs of classes that it orders
+as the reference does, by the distance of its exponents to the reference's (in 1 / gamma - 1, as in
+`expected_change`), and by its mIoU. Scenes of even number take what was learnt on odd ones, and
+the other way round.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,9 +81,8 @@ class Lead:
     def bounds(self, scene: Scene) -> Tensor:
         """float64 [N]: the ELBO of each class."""
         weights = self.weights[scene.subject.number % 2]
-        shares = weights / weights.sum()
-        found = [weighted_elbo(scene.losses[part], shares) for part in self.parts]
-        return torch.stack(found).mean(0)
+        losses = torch.stack([scene.losses[part] for part in self.parts]).double().mean(0)
+        return weighted_elbo(losses, weights / weights.sum())
 
 
 def drawn(
@@ -92,7 +90,7 @@ def drawn(
 ) -> Visit:
     """``steps`` even timesteps for a scene, with noise of that kind; kind 0 is the library's."""
     generator = torch.Generator().manual_seed(1_000_003 * kind + number)
-    settings = dataclasses.replace(config, elbo_steps=steps)
+    settings = replace(config, elbo_steps=steps)
     visit = plan_visits(backbone.schedule, latents[:1], settings, generator)[1]
     assert visit is not None
     return visit
@@ -115,7 +113,7 @@ def named_losses(
     quiet = Progress(0, "", show=False)
     found = class_losses(aligner.backbone, latents, words, joint, aligner.batch_size, quiet)
     lengths = [len(visit.steps) for visit in visits[0].values()]
-    return [dict(zip(visits[0], one.split(lengths, 1), strict=True)) for one in found]
+    return [dict(zip(visits[0], torch.split(one, lengths, 1), strict=True)) for one in found]
 
 
 def independent_losses(
@@ -124,14 +122,12 @@ def independent_losses(
     """Each scene's losses [N, T] without shared noise: every class is measured alone."""
     sizes = [len(subject.labels) for subject in group]
     owners = torch.arange(len(group)).repeat_interleave(torch.tensor(sizes)).to(latents.device)
-    alone = [dataclasses.replace(one, labels=(label,)) for one in group for label in one.labels]
+    alone = [replace(one, labels=(label,)) for one in group for label in one.labels]
     words = [plan_words(aligner.backbone, one.names, None, config) for one in alone]
-    visits = []
-    for one in alone:
-        visit = partial(drawn, aligner.backbone, config, one.number, latents)
-        visits.append({"own": visit(_ALONE + one.labels[0], config.elbo_steps)})
+    visit = partial(drawn, aligner.backbone, config, latents=latents, steps=config.elbo_steps)
+    visits = [{"own": visit(one.number, kind=_ALONE + one.labels[0])} for one in alone]
     found = named_losses(aligner, latents[owners], words, visits)
-    return list(torch.cat([one["own"] for one in found]).split(sizes))
+    return list(torch.split(torch.cat([one["own"] for one in found]), sizes))
 
 
 def measured(
@@ -165,7 +161,7 @@ def cost_at_half(backbone: Backbone) -> float:
     shapes = [(1, channels, *pair) for pair in ((side, side), (side // 2, side // 2))]
     models = [Model(backbone, torch.zeros(shape).to(backbone.device), ("dog",)) for shape in shapes]
     whole, half = (flops_per_forward(model)[0] for model in models)
-    return half / whole
+    return round(half / whole, 4)
 
 
 def pair_differences(values: Tensor) -> Tensor:
@@ -190,17 +186,14 @@ def spread(count: int, budget: int) -> Tensor:
 
 
 def greedy(scenes: Sequence[Scene], budget: int) -> Tensor:
-    """One after the other, the timestep with which most pairs are ordered as in the reference.
-
-    Of equals, the one whose wrongly ordered pairs differ least.
-    """
+    """One after the other, the timestep with which most pairs are ordered as in the reference."""
     grid, reference = known_pairs(scenes)
     weights = torch.zeros(grid.shape[1], dtype=torch.float64)
     for _ in range(budget):
         sums = (grid @ weights)[:, None] + grid
         right = (sums * reference[:, None] > 0).double()
         margin = (right * reference.abs()[:, None]).sum(0) / reference.abs().sum()
-        gain = right.sum(0) + margin / 2  # the margin, below 1, decides between equals only
+        gain = right.sum(0) + margin / 2  # below 1: it only decides between equals
         gain[weights > 0] = -1
         weights[gain.argmax()] = 1.0
     return weights
@@ -217,7 +210,7 @@ def matched(scenes: Sequence[Scene], budget: int) -> Tensor:
     grid, reference = known_pairs(scenes)
     slope = (grid * reference[:, None]).mean(0) / reference.square().mean()
     noise = (grid - slope * reference[:, None]).square().mean(0)
-    return spread(GRID, budget) * slope.clamp_min(1e-3 * float(slope.max())) / noise
+    return spread(GRID, budget) * slope.clamp_min(1e-9) / noise
 
 
 ALLOCATIONS: dict[str, Callable[[Sequence[Scene], int], Tensor]] = {
@@ -235,25 +228,23 @@ def allocations(scenes: Sequence[Scene]) -> Iterator[tuple[str, Lead]]:
         for name, choose in ALLOCATIONS.items():
             weights = choose(halves[1], budget), choose(halves[0], budget)
             against = None if name == "even" else f"timesteps even, {budget}"
-            yield f"timesteps {name}, {budget}", Lead(("grid",), weights, against=against)
+            yield f"timesteps {name}, {budget}", Lead(("grid",), weights, 1.0, against)
 
 
 def fixed_leads(count: int, half: float) -> Iterator[tuple[str, Lead]]:
     """The leads that learn nothing; ``count`` is the full budget, ``half`` a small pass's cost."""
     for budget in BUDGETS:
         own = "full" if budget == count else f"shared noise, {budget}"
-        weights = spread(count, budget)
-        yield own, Lead(("full",), (weights, weights))
-        yield f"independent noise, {budget}", Lead(("independent",), (weights, weights), 1.0, own)
-        few = spread(count, budget // 2)
+        weights = (spread(count, budget),) * 2
+        yield own, Lead(("full",), weights)
+        yield f"independent noise, {budget}", Lead(("independent",), weights, 1.0, own)
         if budget % 2 == 0:
-            yield f"eps and -eps, {budget}", Lead(("full", "negated"), (few, few), 1.0, own)
-    every = torch.ones(REFERENCE, dtype=torch.float64)
-    yield "reference", Lead(("reference",), (every, every), 1.0, "full")
-    whole = spread(count, count)  # at about a quarter of the arithmetic
+            few = (spread(count, budget // 2),) * 2
+            yield f"eps and -eps, {budget}", Lead(("full", "negated"), few, 1.0, own)
+    yield "reference", Lead(("reference",), (torch.ones(REFERENCE),) * 2, 1.0, "full")
     for part, name in (("half", "half side"), ("moved", "half side, less noise")):
-        against = f"shared noise, {count // 4}"
-        yield f"{name}, {count}", Lead((part,), (whole, whole), half, against)
+        against = f"shared noise, {count // 4}"  # of about as much arithmetic
+        yield f"{name}, {count}", Lead((part,), (spread(count, count),) * 2, half, against)
 
 
 def powers(bounds: Tensor, config: AlignConfig) -> Tensor:
@@ -268,9 +259,8 @@ def tallies_of(
     """Every lead's pixels, scene by scene."""
     tallies: dict[str, list[Tally]] = {name: [] for name in ("uncalibrated", *leads)}
     for scene in scenes:
-        subject = scene.subject
+        subject, size = scene.subject, (scene.subject.truth.shape[0], scene.subject.truth.shape[1])
         rows = [powers(lead.bounds(scene), config) for lead in leads.values()]
-        size = (subject.truth.shape[0], subject.truth.shape[1])
         both = torch.stack([torch.ones_like(rows[0]), *rows])
         heatmaps = heatmaps_under(scene.maps, config.cross_weights, both, size)
         labels = [label + 1 for label in subject.labels]
@@ -320,15 +310,14 @@ def closeness(
 def variances(scenes: Sequence[Scene], weights: Tensor) -> dict[str, dict[str, float]]:
     """Variances of a pair's difference at one timestep, as shares of that without shared noise.
 
-    The reference visits the full budget's timesteps too, with other noise. Two noises tell a
-    loss's own variance; both classes' sum is that of the difference without shared noise. "eps and
-    -eps" and "two noises" are means of two passes; "timestep and noise" is the squared distance
-    to the reference's mean, "reference" the square of that.
+    They come from two noises at a timestep (the reference visits the full budget's too). "eps and
+    -eps" and "two noises" are means of two passes; "timestep and noise" is the squared distance to
+    the reference, "reference" that itself squared.
     """
     found: dict[str, list[Tensor]] = {}
     for scene in scenes:
         full, negated, known = (scene.losses[n] for n in ("full", "negated", "reference"))
-        stride = known.shape[1] // full.shape[1]
+        stride = REFERENCE // full.shape[1]
         same = known[:, stride // 2 :: stride]
         own = (full - same).double().square() / 2
         first, again, opposite = map(pair_differences, (full, same, negated))
@@ -341,13 +330,10 @@ def variances(scenes: Sequence[Scene], weights: Tensor) -> dict[str, dict[str, f
         for name, one in values.items():
             found.setdefault(name, []).append(one.mean(1))
     image, columns = pair_owners(scenes)[0], {name: torch.cat(v) for name, v in found.items()}
-    base = columns["independent"]
+    base, drawn_base = columns["independent"], pair_means(columns["independent"], image, weights)
     return {
-        name: with_ends(
-            values.mean() / base.mean(),
-            pair_means(values, image, weights) / pair_means(base, image, weights),
-        )
-        for name, values in columns.items()
+        name: with_ends(one.mean() / base.mean(), pair_means(one, image, weights) / drawn_base)
+        for name, one in columns.items()
     }
 
 
@@ -363,8 +349,7 @@ def print_table(result: dict[str, Any]) -> None:
     print(f"{'':<32}{'passes':>8}" + "".join(f"  {name:<26}" for name in columns))
     for name, row in result["rows"].items():
         cells = [ends(row[key], style) if key in row else "" for key, style in columns.items()]
-        passes = f"{row['passes']:.2f}" if "passes" in row else ""
-        print(f"{name:<32}{passes:>8}" + "".join(f"  {cell:<26}" for cell in cells))
+        print(f"{name:<32}{row.get('passes', 0):>8.2f}" + "".join(f"  {c:<26}" for c in cells))
     for name, value in result["variances"].items():
         print(f"variance, {name:<22} {ends(value, '.4f')}")
 
@@ -382,13 +367,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     backbone = aligner.backbone
     config = AlignConfig().resolved(backbone.family, aligner.own)
     drawings, scenes = draw_scenes(args.split, args.count), []
-    needs = (native_size(aligner), {"own": config}, {}, aligner.batch_size)
+    how = (native_size(aligner), {"own": config}, dict[str, AlignConfig](), aligner.batch_size)
     with Progress(len(drawings), "scenes", True, "scene") as progress:
-        for group in in_groups(backbone, drawings, *needs, chunk=_CHUNK):
+        for group in in_groups(backbone, drawings, *how, chunk=_CHUNK):
             found = measured(aligner, config, [subject for subject, _ in group])
             for (subject, attention), losses in zip(group, found, strict=True):
                 scenes.append(Scene(subject, attention.maps["own"], losses))
-                progress.advance(1)
+            progress.advance(len(group))
     half = cost_at_half(backbone)
     leads = dict(fixed_leads(config.elbo_steps, half)) | dict(allocations(scenes))
     used: dict[str, Any] = {name: lead.passes for name, lead in leads.items()}
@@ -402,7 +387,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         for name, lead in leads.items()
         if lead.parts == ("grid",) and lead.against
     }
-    result |= {"half_side_cost": round(half, 4), "reference": REFERENCE, "grid": GRID}
+    result |= {"half_side_cost": half, "reference": REFERENCE, "grid": GRID}
     result |= {"split": args.split, "gamma": config.gamma, "centred": config.centred}
     result |= {"device": device_name(backbone.device), "versions": versions()}
     if args.out:

@@ -11,7 +11,7 @@ from PIL import Image
 
 import pixalign as pa
 import tiny
-from pixalign import baselines
+from pixalign import baselines, heatmaps
 from pixalign.attention import AttentionReader, cross_keys
 from pixalign.baselines.base import EVENLY
 from pixalign.baselines.diffseg import _divergence, anchor_rows, merged
@@ -202,11 +202,18 @@ def test_scores_and_calibrate_exclude_each_other():
         (None, r"target_masks are missing; ovam-optimized needs bool \[3, 40, 48\]"),
         (np.ones((3, 48, 40), bool), r"bool \[3, 48, 40\]; allowed: bool \[3, 40, 48\]"),
         (np.ones((3, 40, 48)), r"float64 \[3, 40, 48\]; allowed: bool"),
+        (np.full((3, 40, 48), 2), r"int64 \[3, 40, 48\]; .* or integers 0, 1 and 255"),
     ],
 )
 def test_target_masks_are_required(given, message):
     with pytest.raises(ValueError, match=message):
         method("ovam-optimized").align(tiny.photo(48, 40), CLASSES, target_masks=given)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "ovam-optimized"])
+def test_only_supervised_methods_take_masks(name):
+    with pytest.raises(ValueError, match=f"target_masks are given; {name} learns from none"):
+        method(name).align(tiny.photo(48, 40), CLASSES, target_masks=np.ones((3, 40, 48), bool))
 
 
 def test_everything_in_one_segment_is_said():
@@ -245,7 +252,79 @@ def test_optimised_maps_come_nearer_to_the_masks():
     assert contrast[1] > contrast[0] + 0.1
 
 
+def test_unknown_pixels_do_not_supervise():
+    """A mask that is unknown in its lower half fits whatever the half would hold."""
+    one, picture = method("ovam-optimized"), tiny.photo(64, 64)
+    mask = np.zeros((1, 64, 64), np.uint8)
+    mask[:, :32, :32] = 1
+    half = mask.copy()
+    half[:, 32:] = 255
+    losses = {}
+    for name, target in (("whole", mask), ("half", half)):
+        seen = losses.setdefault(name, [])
+
+        def cross_entropy(scaled, wanted, seen=seen, **options):
+            seen.append((scaled.detach().clone(), wanted))
+            return torch.nn.functional.cross_entropy(scaled, wanted, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pixalign.baselines.ovam.cross_entropy", cross_entropy)
+            one.align(picture, ["dog"], target_masks=target)
+    (maps, whole), (same, known) = losses["whole"][0], losses["half"][0]
+    assert torch.equal(maps, same)  # the first epoch has not learnt yet
+    assert torch.equal(whole[:, :, :32], known[:, :, :32])
+    assert (known[:, :, 32:] == 0).all()
+    assert not torch.equal(losses["whole"][1][0], losses["half"][1][0])
+
+
+def test_the_loss_is_a_mean_over_known_pixels():
+    one, picture = method("ovam-optimized"), tiny.photo(64, 64)
+    top = np.zeros((1, 64, 64), np.uint8)
+    top[:, :16] = 1
+    steps = []
+
+    def grad(loss, tokens):
+        steps.append(loss.item())
+        return (torch.zeros_like(tokens),)
+
+    for mask in (top, np.where(np.arange(64)[:, None] < 32, top, 255), np.full_like(top, 255)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("torch.autograd.grad", grad)
+            one.align(picture, ["dog"], target_masks=mask)
+    whole, half, nothing = steps[::2]
+    assert 0.3 < whole < 1.4  # a cross-entropy of two channels in [0, 1]
+    assert 0.3 < half < 1.4
+    assert half != whole
+    assert nothing == 0
+
+
 # ---- parts ----
+
+
+def test_a_device_without_float64_is_asked_for_none(monkeypatch):
+    assert heatmaps.widest(torch.device("mps")) == torch.float32
+    assert heatmaps.widest(torch.device("cpu")) == torch.float64
+    picture, wide = tiny.photo(40, 40), {}
+    for name in ("diffpng", "diffseg"):
+        wide[name] = method(name).align(picture, CLASSES).heatmaps
+    for module in ("heatmaps", "baselines.diffpng", "baselines.diffseg"):
+        monkeypatch.setattr(f"pixalign.{module}.widest", lambda device: torch.float32)
+    kinds, to_image, bincount = set(), heatmaps.to_image, torch.bincount
+
+    def enlarged(maps, size):
+        kinds.add(maps.dtype)
+        return to_image(maps, size)
+
+    def binned(values, weights=None, minlength=0):
+        kinds.update(() if weights is None else (weights.dtype,))
+        return bincount(values, weights, minlength)
+
+    monkeypatch.setattr("pixalign.baselines.diffpng.to_image", enlarged)
+    monkeypatch.setattr(torch, "bincount", binned)
+    for name, expected in wide.items():
+        found = method(name).align(picture, CLASSES).heatmaps
+        assert np.abs(found - expected).mean() < 0.01
+    assert kinds == {torch.float32}
 
 
 def test_steps_are_twenty_and_even():

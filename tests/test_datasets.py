@@ -322,7 +322,8 @@ def test_context_truth_and_lists(tmp_path):
     assert dataset[1].present == (6, 58)
     assert dataset.classes[58] == "wood"
     (home / "ImageSets" / "SegmentationContext" / "val.txt").unlink()
-    assert open_dataset("context", tmp_path).keys == ("a", "b", "train")
+    with pytest.raises(FileNotFoundError, match=r"neither list .*Context/val.txt' .* are of val"):
+        open_dataset("context", tmp_path)
     lines(home / "ImageSets" / "Main" / "val.txt", "b", "a", "without-mask")
     assert open_dataset("context", tmp_path).keys == ("b", "a")
     lines(home / "ImageSets" / "Main" / "val.txt", "without-mask")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 
 from pixalign import Aligner
+from pixalign.batching import BatchSize
 from pixalign.config import AlignConfig
+from pixalign.lab.trial import draw_scenes, measure, subjects
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
@@ -35,6 +38,13 @@ def scene(number, classes=3):
 @pytest.fixture(scope="module")
 def scenes():
     return [scene(number, 2 + number % 3) for number in range(12)]
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A handful of timesteps instead of many."""
+    for name, value in {"REFERENCE": 4, "GRID": 4, "BUDGETS": (1, 2, 4)}.items():
+        monkeypatch.setattr(leads, name, value)
 
 
 def test_pairs_by_hand():
@@ -100,14 +110,27 @@ def test_variances_of_independent_noise():
         assert found[name]["value"] == pytest.approx(value, abs=0.05)
 
 
-def test_a_run(wide, monkeypatch, tmp_path, capsys):
+def test_a_run(wide, few, monkeypatch, tmp_path, capsys):
     aligner = Aligner(wide("sd1"))
     monkeypatch.setattr(leads.Aligner, "from_pretrained", lambda **_: aligner)
-    monkeypatch.setattr(leads, "REFERENCE", 20)
+    monkeypatch.setattr(leads, "AlignConfig", partial(AlignConfig, elbo_steps=4, collect_steps=1))
     leads.main(["--count", "2", "--device", "cpu", "--out", str(tmp_path / "leads.json")])
     result = json.loads((tmp_path / "leads.json").read_text())
     assert result["images"] == 2
     assert result["rows"]["full"]["minus_full"] == {"value": 0, "low": 0, "high": 0}
     assert result["rows"]["reference"]["agreement"]["value"] == 1
     assert 0.1 < result["half_side_cost"] <= 0.4
-    assert "half side, less noise, 20" in capsys.readouterr().out
+    assert "half side, less noise, 4" in capsys.readouterr().out
+
+
+def test_full_is_what_the_library_measures(wide, few):
+    """And every other measurement of a scene has noise of its own."""
+    backbone = Aligner(wide("sd1")).backbone
+    config = AlignConfig(elbo_steps=4, collect_steps=1).resolved()
+    group = subjects(draw_scenes("val", 1), 64, "cpu", first=5)
+    found = leads.measured(Aligner(backbone), config, group)[0]
+    known = measure(backbone, group, {}, {"20": config}, BatchSize())[0].losses["20"]
+    assert torch.equal(found["full"], known)
+    for name in ("negated", "independent", "half", "moved", "grid", "reference"):
+        assert found[name].shape == known.shape
+        assert not torch.isclose(found[name], known, rtol=1e-4).any()

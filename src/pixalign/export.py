@@ -7,24 +7,32 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
 
-def write_bytes(path: Path, data: bytes) -> Path:
+@contextmanager
+def writing_whole(path: Path) -> Iterator[BinaryIO]:
     """Write beside the target, then rename: a reader never sees half a file."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
-            file.write(data)
+            yield file
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write a file whole or not at all."""
+    with writing_whole(path) as file:
+        file.write(data)
     return path
 
 

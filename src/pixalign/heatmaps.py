@@ -63,6 +63,11 @@ def combine_layers(cross: Sequence[Tensor], layers: Layers, scheme: CrossWeights
     return total / sum(weights)
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The widest floating-point type that a device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor:
     """... S2 S1 A (line 9) for maps [N, h, w], all classes at once, on the self-attention grid.
 
@@ -71,7 +76,7 @@ def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor
     """
     if not self_attention:
         return maps
-    wide = torch.float32 if maps.device.type == "mps" else torch.float64
+    wide = widest(maps.device)
     flat = rearrange(resize(maps, grid), "n h w -> (h w) n").to(wide)
     for matrix in self_attention:
         rows = torch.split(matrix, _ROWS_AT_ONCE)

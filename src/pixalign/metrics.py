@@ -64,6 +64,12 @@ class Tally:
             self.image[rows], self.label[rows], self.true[rows], self.hits[rows], self.claimed[rows]
         )
 
+    def at(self, threshold: float) -> Tally:
+        """The same rows at one of THRESHOLDS: T = 1."""
+        index = threshold_index(threshold)
+        one = slice(index, index + 1)
+        return Tally(self.image, self.label, self.true, self.hits[:, one], self.claimed[:, one])
+
     def of_images(self, mask: Tensor) -> Tally:
         """The rows of the images where bool [images] is true; images keep their numbers."""
         return self.select(mask[self.image])
@@ -158,13 +164,6 @@ def _at_thresholds(counts: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([below[0], foreground[0]], 1), torch.cat([below[1], foreground[1]], 1)
 
 
-def _only(tally: Tally, threshold: float) -> Tally:
-    """The same rows with T = 1."""
-    index = threshold_index(threshold)
-    at = slice(index, index + 1)
-    return Tally(tally.image, tally.label, tally.true, tally.hits[:, at], tally.claimed[:, at])
-
-
 def _pooled(tally: Tally, weights: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """Each class's label, hits [B, T], claimed [B, T] and true [B, 1]: float64 weighted sums."""
     steps = tally.hits.shape[1]
@@ -205,7 +204,7 @@ def class_ious(tally: Tally, threshold: float) -> dict[int, float]:
     """The IoU in [0, 1] of each label with true or predicted pixels, at one of THRESHOLDS."""
     return {
         label: float(hits / (claimed + true - hits))
-        for label, hits, claimed, true in _pooled(_only(tally, threshold), None)
+        for label, hits, claimed, true in _pooled(tally.at(threshold), None)
         if claimed + true > 0
     }
 
@@ -239,7 +238,7 @@ def figures(tally: Tally, weights: Tensor, threshold: float | None) -> tuple[Fig
     Two variants under the same weights differ, paired, by the difference of the second values.
     ``threshold`` None is the oracle: the best of the curve, chosen again under each weighting.
     """
-    rows = tally if threshold is None else _only(tally, threshold)
+    rows = tally if threshold is None else tally.at(threshold)
     point, drawn = curve(rows), curve(rows, weights)
     index = int(point.miou[0].argmax())
     values = 100 * drawn.miou.amax(1)

@@ -46,6 +46,13 @@ def lab_folder(name: str) -> Path:
     return folder
 
 
+def model_folder(model: str | Path | None) -> Path:
+    """The folder of a model: the embedded one's for None, "lab:NAME", or a folder itself."""
+    if model is None:
+        return EMBEDDED
+    return lab_folder(str(model)) if str(model).startswith(LAB) else Path(model)
+
+
 def lab_models() -> dict[str, Path]:
     """The lab's text-to-image models that are there, by name."""
     found = {}

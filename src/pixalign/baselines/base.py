@@ -12,8 +12,16 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 
-from pixalign.align import Aligner, EncodedImage, _captions, _class_lists, _weak
+from pixalign.align import (
+    Aligner,
+    EncodedImage,
+    captions_of,
+    check_finite,
+    class_lists,
+    weak_classes,
+)
 from pixalign.alignment import Alignment
+from pixalign.backbones import Backbone
 from pixalign.baselines.job import Found, Job, checked_scores, one_each
 from pixalign.config import AlignConfig
 from pixalign.images import ImageLike, read_image
@@ -40,8 +48,7 @@ class Method(ABC):
     supervised: ClassVar[bool] = False
 
     def __init__(self, aligner: Aligner, *, timesteps: Sequence[int] = EVENLY) -> None:
-        kinds = {site.kind for site in aligner.backbone.sites}
-        if not {"cross", "self"} <= kinds or "joint" in kinds:
+        if not self.reads(aligner.backbone):
             raise ValueError(
                 f"{self.name} reads a UNet's cross- and self-attention, which this "
                 f"{aligner.backbone.family} model lacks; allowed families: sd, sdxl"
@@ -49,6 +56,12 @@ class Method(ABC):
         self.aligner, self.backbone = aligner, aligner.backbone
         self.timesteps = tuple(timesteps)
         self.backbone.schedule.at_indices(self.timesteps)  # names those that do not exist
+
+    @classmethod
+    def reads(cls, backbone: Backbone) -> bool:
+        """Whether the method knows a model's kind of attention: a UNet's."""
+        kinds = {site.kind for site in backbone.sites}
+        return {"cross", "self"} <= kinds and "joint" not in kinds
 
     @abstractmethod
     def _find(self, job: Job, visit: Visit) -> Found: ...
@@ -77,6 +90,7 @@ class Method(ABC):
         seed: int = ...,
         scores: Any = ...,
         calibrate: bool = ...,
+        target_masks: Any = ...,
     ) -> Alignment: ...
 
     @overload
@@ -91,6 +105,7 @@ class Method(ABC):
         seed: int = ...,
         scores: Any = ...,
         calibrate: bool = ...,
+        target_masks: Any = ...,
     ) -> list[Alignment]: ...
 
     def align(
@@ -104,30 +119,16 @@ class Method(ABC):
         seed: int = 0,
         scores: Any = None,
         calibrate: bool = False,
+        target_masks: Any = None,
     ) -> Alignment | list[Alignment]:
         """Align an image, or a list of images, with classes: see `Aligner.align`.
 
         ``scores`` float [N] in (0, 1], one array an image, or ``calibrate=True``, which measures
         them as `Aligner.align` does under the config, turn a class's cross-attention map h into
         minmax(h) ** (1 / S); the config's ``calibrate`` is not heeded. Under ``centred`` the powers
-        are divided by their geometric mean, as everywhere.
+        are divided by their geometric mean, as everywhere. ``target_masks`` [N, H, W], one array
+        an image, are for supervised methods only: bool, or 0 and 1, and 255 where nothing is known.
         """
-        return self._align(
-            image, classes, caption, config, generator, seed, scores, calibrate, None
-        )
-
-    def _align(
-        self,
-        image: Any,
-        classes: Any,
-        caption: Any,
-        config: AlignConfig | None,
-        generator: torch.Generator | None,
-        seed: int,
-        scores: Any,
-        calibrate: bool,
-        targets: Any,
-    ) -> Alignment | list[Alignment]:
         if not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
         if calibrate and scores is not None:
@@ -136,11 +137,11 @@ class Method(ABC):
         chosen = dataclasses.replace(
             config or aligner.config, calibrate=calibrate or scores is not None
         )
-        settings = dataclasses.replace(aligner._settings(chosen), calibrate=chosen.calibrate)
+        settings = dataclasses.replace(aligner.settings(chosen), calibrate=chosen.calibrate)
         many = isinstance(image, list | tuple)
         images = list(image) if many else [image]
-        captions = _captions(caption if many else [caption], len(images))
-        each = _class_lists(classes, len(images)) if many else [classes]
+        captions = captions_of(caption if many else [caption], len(images))
+        each = class_lists(classes, len(images)) if many else [classes]
         planned = dataclasses.replace(settings, calibrate=calibrate)  # ELBO texts only if needed
         words = [
             plan_words(self.backbone, *pair, planned) for pair in zip(each, captions, strict=True)
@@ -148,7 +149,7 @@ class Method(ABC):
         prompts = [self._prompts(*pair, settings) for pair in zip(words, captions, strict=True)]
         given = one_each(scores if many else [scores], "scores", len(images))
         known = [checked_scores(*pair) for pair in zip(given, words, strict=True)]
-        masks = one_each(targets if many else [targets], "target_masks", len(images))
+        masks = one_each(target_masks if many else [target_masks], "target_masks", len(images))
         for item in images:
             if isinstance(item, str | os.PathLike) and not Path(item).is_file():
                 read_image(item)
@@ -176,7 +177,11 @@ class Method(ABC):
         return results if many else results[0]
 
     def _targets(self, mask: Any, words: Words, encoded: EncodedImage) -> Tensor | None:
-        """A supervised method's masks bool [N, H, W]; None for the others."""
+        """A supervised method's masks uint8 [N, H, W]: 0, 1, 255; the others take none."""
+        if mask is not None:
+            raise ValueError(
+                f"target_masks are given; {self.name} learns from none: leave them out"
+            )
         return None
 
     def _one(self, job: Job, generator: torch.Generator | None, seed: int) -> Alignment:
@@ -190,15 +195,11 @@ class Method(ABC):
         if job.words.elbo_texts:
             job = dataclasses.replace(job, scores=self._measured(job, own()))
         found = self._find(job, visit)
-        if not bool(torch.isfinite(found.cross).all()):
-            raise FloatingPointError(
-                f"attention maps hold NaN in {self.backbone.dtype}; "
-                "load the model with dtype='float32' or 'bfloat16'"
-            )
+        check_finite(found.cross, "attention maps", self.backbone.dtype)
         words, config = job.words, job.config
         scores = job.scores or Scores.neutral(len(words.phrases))
         assert config.weak_activation is not None
-        weak = _weak(words.phrases, found.cross, config.weak_activation)
+        weak = weak_classes(words.phrases, found.cross, config.weak_activation)
         return Alignment(
             image=job.encoded.image,
             phrases=words.phrases,
@@ -213,7 +214,7 @@ class Method(ABC):
                 "supervised": self.supervised,
                 "layers": dict(found.layers),
                 "seed": seed if generator is None else None,
-                "model": self.aligner._model_record(),
+                "model": self.aligner.model_record(),
                 "prompts": [prompt.text for prompt in job.prompts],
                 "timesteps": {
                     "collect": visit.steps.time.tolist(),

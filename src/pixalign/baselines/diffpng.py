@@ -9,7 +9,7 @@ from pixalign.baselines.base import Method
 from pixalign.baselines.job import Found, Job
 from pixalign.baselines.reading import Wanted, chosen_sites, gather, nearest_factor
 from pixalign.calibrate import minmax
-from pixalign.heatmaps import combine_layers, resize, to_image
+from pixalign.heatmaps import combine_layers, resize, to_image, widest
 from pixalign.plan import Visit
 
 ANCHORS_ABOVE = 0.4
@@ -53,7 +53,8 @@ class DiffPng(Method):
         grid = self_sites[0].grid(job.latent)
         cross = resize(mean, grid)
         anchors = minmax(job.calibrated(cross), (1, 2)) > ANCHORS_ABOVE
-        attention = gathered.self_attention("all").double()
+        attention = gathered.self_attention("all")
+        attention = attention.to(widest(attention.device))
         chosen = rearrange(anchors, "n h w -> n (h w)").to(attention)
         enhanced = rearrange(chosen @ attention, "n (h w) -> n h w", h=grid[0])
         heatmaps = to_image(enhanced, job.size)

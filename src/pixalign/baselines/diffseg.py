@@ -17,7 +17,7 @@ from pixalign.baselines.job import Found, Job
 from pixalign.baselines.reading import Gathered, Wanted, chosen_sites, gather
 from pixalign.calibrate import minmax
 from pixalign.config import AlignConfig
-from pixalign.heatmaps import combine_layers, resize
+from pixalign.heatmaps import combine_layers, resize, widest
 from pixalign.plan import Visit, Words, plan_words
 from pixalign.prompts import Prompt
 from pixalign.types import Size
@@ -169,7 +169,7 @@ def merged(attention: Tensor, rows: list[int], threshold: float, iterations: int
     First every anchor becomes the mean of all rows within the threshold; then, in order, each
     proposal not yet taken becomes the mean of all within the threshold, which are taken.
     """
-    wide = torch.float32 if attention.device.type == "mps" else torch.float64
+    wide = widest(attention.device)
     anchors = attention[rows].to(wide)
     close = torch.cat(
         [_divergence(anchors, part.to(wide)) < threshold
@@ -229,7 +229,7 @@ def _named(segments: Tensor, cross: dict[int, Tensor], job: Job) -> Tensor:
             background = index == len(job.words.phrases)
             power = 1.0 if background else float(job.powers[index])
             enlarged = minmax(enlarged, (1, 2)) ** power
-        values = enlarged.flatten().double()
+        values = enlarged.flatten().to(widest(enlarged.device))
         norm = values.norm().clamp_min(_TINY)
         means.append(torch.bincount(flat, values / norm, count) / pixels)
     label = torch.stack(means).argmax(0)[segments]  # [H, W]

@@ -25,7 +25,8 @@ from pixalign.types import Scores, Size
 class Job:
     """A picture and all that is decided before its attention is read.
 
-    Without ``scores`` nothing is calibrated. ``targets`` bool [N, H, W] are a supervised method's.
+    Without ``scores`` nothing is calibrated. ``targets`` uint8 [N, H, W] are a supervised
+    method's: 0, 1, and 255 where nothing is known.
     """
 
     encoded: EncodedImage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,19 +12,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from pixalign.align import Aligner, EncodedImage
-from pixalign.alignment import Alignment
 from pixalign.attention import Site, cross_keys, text_layers
 from pixalign.backbones import TextCondition
 from pixalign.baselines.base import EVENLY, Method
 from pixalign.baselines.daam import attribution_sites
 from pixalign.baselines.job import Found, Job
 from pixalign.baselines.reading import Gathered, OwnText, Wanted, gather
-from pixalign.config import AlignConfig
 from pixalign.heatmaps import combine_layers, resize, to_image
-from pixalign.images import ImageLike
 from pixalign.plan import Visit, Words
-from pixalign.prompts import Classes
 from pixalign.types import Size, TokenSpans
+
+UNKNOWN = 255  # in target masks: neither the class nor background
 
 
 class Ovam(Method):
@@ -78,8 +76,8 @@ class OvamOptimized(Ovam):
     The text is two tokens, the start (background) and the class's last, which has read the others.
     Both embeddings are optimised as in the original: stochastic gradient descent from ``rate``,
     times ``decay`` every ``decay_every`` epochs, on the cross-entropy between the masks and the two
-    maps after a joint min-max, at the model's input size. The best of all epochs is kept.
-    Everything is float32 and nothing of the network changes.
+    maps after a joint min-max, at the model's input size. Pixels of `UNKNOWN` do not count. The
+    best of all epochs is kept. Everything is float32 and nothing of the network changes.
     """
 
     name = "ovam-optimized"
@@ -102,65 +100,18 @@ class OvamOptimized(Ovam):
             )
         self.epochs, self.rate, self.decay, self.decay_every = epochs, rate, decay, decay_every
 
-    @overload
-    def align(
-        self,
-        image: ImageLike | EncodedImage,
-        classes: Classes,
-        *,
-        caption: str | None = ...,
-        config: AlignConfig | None = ...,
-        generator: torch.Generator | None = ...,
-        seed: int = ...,
-        scores: Any = ...,
-        calibrate: bool = ...,
-        target_masks: Any = ...,
-    ) -> Alignment: ...
-
-    @overload
-    def align(
-        self,
-        image: list[Any] | tuple[Any, ...],
-        classes: Classes | Sequence[Classes],
-        *,
-        caption: str | Sequence[str] | None = ...,
-        config: AlignConfig | None = ...,
-        generator: torch.Generator | None = ...,
-        seed: int = ...,
-        scores: Any = ...,
-        calibrate: bool = ...,
-        target_masks: Any = ...,
-    ) -> list[Alignment]: ...
-
-    def align(
-        self,
-        image: Any,
-        classes: Any,
-        *,
-        caption: Any = None,
-        config: AlignConfig | None = None,
-        generator: torch.Generator | None = None,
-        seed: int = 0,
-        scores: Any = None,
-        calibrate: bool = False,
-        target_masks: Any = None,
-    ) -> Alignment | list[Alignment]:
-        """As `Method.align`; ``target_masks`` bool [N, H, W] are required, a list for a list."""
-        return self._align(
-            image, classes, caption, config, generator, seed, scores, calibrate, target_masks
-        )
-
     def _targets(self, mask: Any, words: Words, encoded: EncodedImage) -> Tensor:
         wanted = (len(words.phrases), encoded.image.height, encoded.image.width)
         if mask is None:
             raise ValueError(f"target_masks are missing; {self.name} needs bool {list(wanted)}")
-        values = torch.as_tensor(np.asarray(mask))
-        if values.dtype != torch.bool or tuple(values.shape) != wanted:
+        values = np.asarray(mask)
+        whole = values.dtype == bool or np.issubdtype(values.dtype, np.integer)
+        if not whole or values.shape != wanted or not np.isin(values, (0, 1, UNKNOWN)).all():
             raise ValueError(
-                f"target_masks are {values.dtype} {list(values.shape)}; "
-                f"allowed: bool {list(wanted)}"
+                f"target_masks are {values.dtype} {list(values.shape)}; allowed: bool "
+                f"{list(wanted)}, or integers 0, 1 and {UNKNOWN}"
             )
-        return values
+        return torch.from_numpy(values.astype(np.uint8))
 
     def _find(self, job: Job, visit: Visit) -> Found:
         texts, spans = self._texts(job)
@@ -176,9 +127,10 @@ class OvamOptimized(Ovam):
             asked = _Asked(queries, job.latent)
             for index, columns in zip(span.classes, span.columns, strict=True):
                 start = texts.embeds[place, [0, max(columns)]].float()
-                mask = job.targets[index].to(start.device, torch.float32)
-                target = interpolate(mask[None, None], (height, width), mode="nearest-exact")
-                best = self._optimised(asked, start, torch.cat([1 - target, target], 1))
+                mask = job.targets[index].to(start.device)
+                wanted = torch.stack([mask == 0, mask == 1]).float()  # neither where unknown
+                target = interpolate(wanted[None], (height, width), mode="nearest-exact")
+                best = self._optimised(asked, start, target)
                 with torch.no_grad():
                     found[index] = asked.maps(best)[1]
         cross = torch.stack([found[index] for index in range(len(found))])
@@ -186,15 +138,19 @@ class OvamOptimized(Ovam):
         return Found(to_image(job.calibrated(cross), job.size), cross, record)
 
     def _optimised(self, asked: _Asked, start: Tensor, target: Tensor) -> Tensor:
-        """The embeddings [2, D] of lowest loss against target [1, 2, H, W]."""
+        """The embeddings [2, D] of lowest loss against target [1, 2, H, W] of 0 and 1.
+
+        The loss is the mean over the pixels that have a target.
+        """
         tokens, best, lowest = start, start, torch.inf
-        size = (target.shape[-2], target.shape[-1])
+        size, pixels = (target.shape[-2], target.shape[-1]), target.sum().clamp_min(1)
         for epoch in range(self.epochs):
             tokens = tokens.detach().requires_grad_(True)
             with torch.enable_grad():
                 maps = resize(asked.maps(tokens), size)
                 low, high = maps.min(), maps.max()
-                loss = cross_entropy(((maps - low) / (high - low))[None], target)
+                scaled = ((maps - low) / (high - low))[None]
+                loss = cross_entropy(scaled, target, reduction="sum") / pixels
                 (slope,) = torch.autograd.grad(loss, tokens)
             if loss.item() < lowest:
                 best, lowest = tokens.detach(), loss.item()

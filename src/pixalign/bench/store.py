@@ -2,7 +2,8 @@
 
 ``run.json`` says what the lines belong to. Lines stand in ``images.N.jsonl``, one file for each
 process, until the run is complete; then in ``images.jsonl``, in the order of the dataset. A line
-that a kill cut off is dropped, and its image is done again.
+that a kill cut off is dropped, and its image is done again. ``run.lock`` is held while a command
+writes.
 """
 
 from __future__ import annotations
@@ -10,23 +11,32 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.export import write_bytes
+from pixalign.export import write_bytes, writing_whole
 from pixalign.metrics import THRESHOLDS, Tally
 
 FORMAT = 1
-HEADER, IMAGES, RESULT = "run.json", "images.jsonl", "result.json"
-# What may differ when a run goes on; all else must be as it was.
-_MAY_CHANGE = ("versions", "git", "device")
+HEADER, IMAGES, RESULT, LOCK = "run.json", "images.jsonl", "result.json", "run.lock"
+# What the numbers of a run depend on: it must be as it was when the run goes on.
+_SAME = (
+    "format", "digest", "dataset", "split", "limit", "images", "masks", "pictures", "classes",
+    "seed", "model",
+)  # fmt: skip
+_SAME_IN_ROWS = ("method", "config", "scores", "options")
+_OF_THE_START = ("versions", "git", "device")  # told as they were when the run began
+_INDEX = re.compile(rb'\{"index":(\d+),')  # how a line begins
+_BLOCK = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +76,11 @@ class ImageRow:
         return json.dumps(record, separators=(",", ":"))
 
     @classmethod
-    def from_line(cls, line: str) -> ImageRow:
-        """The row of a line."""
+    def from_line(cls, line: str | bytes, whole: bool = True) -> ImageRow:
+        """The row of a line; unless it is wanted whole, without losses and maps."""
         record = json.loads(line)
+        if not whole:
+            record |= {"losses": {}, "maps": {}}
         labels = tuple(record["labels"])
         true = torch.tensor(record["true"], dtype=torch.int64)
         return cls(
@@ -111,21 +123,18 @@ class Run:
 
     @classmethod
     def start(cls, folder: Path, header: Mapping[str, Any]) -> Run:
-        """A new run, or the one that is there if it is the same."""
+        """A new run, or the one that is there if its numbers mean the same; wording may change."""
         plain = json.loads(json.dumps({"format": FORMAT, **header}))
         if not (folder / HEADER).is_file():
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / HEADER, json.dumps(plain, indent=1) + "\n")
             return cls(folder, plain)
         there = cls.open(folder)
-        for name in sorted(plain.keys() | there.header.keys()):
-            where, old, new = _difference(name, there.header.get(name), plain.get(name))
-            if name not in _MAY_CHANGE and old != new:
-                raise ValueError(
-                    f"{str(folder)!r} holds images of another run: {where} was {_short(old)}, is "
-                    f"{_short(new)}; choose another --out or move that folder away"
-                )
-        return there
+        _check_same(folder, there.header, plain)
+        kept = plain | {name: there.header.get(name) for name in _OF_THE_START}
+        if kept != there.header:  # words, counts: the summary reads them, the images do not
+            write_text(folder / HEADER, json.dumps(kept, indent=1) + "\n")
+        return cls(folder, kept)
 
     def append(
         self,
@@ -143,16 +152,12 @@ class Run:
 
     def done(self) -> set[int]:
         """The numbers of the images that are finished."""
-        return {json.loads(line)["index"] for line in self._lines()}
+        return set(self._places())
 
-    def images(self) -> list[ImageRow]:
-        """What is finished, in the order of the dataset."""
-        return [ImageRow.from_line(line) for _, line in self._in_order()]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every image is there."""
-        return len(self.done()) == int(self.header["images"])
+    def images(self, whole: bool = False) -> Iterator[ImageRow]:
+        """What is finished, one by one in the order of the dataset; losses and maps if whole."""
+        for line in self._in_order():
+            yield ImageRow.from_line(line, whole)
 
     @property
     def seconds(self) -> float:
@@ -176,21 +181,34 @@ class Run:
         """Put the lines of all processes into one file, in the order of the dataset."""
         parts = self._parts()
         if parts:
-            text = "".join(line + "\n" for _, line in self._in_order())
-            write_text(self.folder / IMAGES, text)
+            with writing_whole(self.folder / IMAGES) as file:
+                file.writelines(self._in_order())
             for part in parts:
                 part.unlink()
 
-    def _in_order(self) -> list[tuple[int, str]]:
-        found: dict[int, str] = {}
-        for line in self._lines():
-            found.setdefault(json.loads(line)["index"], line)
-        return sorted(found.items())
+    def _in_order(self) -> Iterator[bytes]:
+        """The lines of all files, one at a time."""
+        places = sorted(self._places().items())
+        with ExitStack() as stack:
+            paths = {path for _, (path, _) in places}
+            files = {path: stack.enter_context(path.open("rb")) for path in paths}
+            for _, (path, start) in places:
+                files[path].seek(start)
+                yield files[path].readline()
 
-    def _lines(self) -> Iterator[str]:
+    def _places(self) -> dict[int, tuple[Path, int]]:
+        """Of each image the file that has it, and where its line starts."""
+        found: dict[int, tuple[Path, int]] = {}
         whole = self.folder / IMAGES
         for path in [*([whole] if whole.is_file() else []), *self._parts()]:
-            yield from _whole_lines(path)
+            start = 0
+            for line in _whole_lines(path):
+                begins = _INDEX.match(line)
+                if begins is None:
+                    raise ValueError(f"{str(path)!r} is damaged: a line is of no image")
+                found.setdefault(int(begins[1]), (path, start))
+                start += len(line)
+        return found
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("images.*.jsonl"))
@@ -214,29 +232,63 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Hold a run's folder, which is made; it is an error if another process holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as file:
+        try:
+            _lock(file)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"another process is writing to {str(folder)!r}; wait until it is done, or choose "
+                "another --out"
+            ) from error
+        yield
+
+
+def _lock(file: IO[Any]) -> None:
+    """Until the file is closed; where there are no locks, nothing is held."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError):  # Windows; a file system without locks
+        return
+
+
 def _append(path: Path, text: str) -> None:
     """Add whole lines, after whatever a kill left unfinished is cut off."""
     with path.open("ab+") as file:
         end = file.seek(0, os.SEEK_END)
-        while end and _byte_before(file, end) != b"\n":
-            end -= 1
-        file.truncate(end)
+        whole = _end_of_lines(file, end)
+        if whole < end:
+            file.truncate(whole)
         file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
 
 
-def _byte_before(file: BinaryIO, place: int) -> bytes:
-    file.seek(place - 1)
-    return file.read(1)
+def _end_of_lines(file: IO[bytes], end: int) -> int:
+    """Where the last whole line ends."""
+    while end:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        place = file.read(end - start).rfind(b"\n")
+        if place >= 0:
+            return start + place + 1
+        end = start
+    return 0
 
 
-def _whole_lines(path: Path) -> Iterator[str]:
-    """The lines that are finished."""
-    with path.open(encoding="utf-8") as file:
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """The lines that are finished, each with its end."""
+    with path.open("rb") as file:
         for line in file:
-            if line.endswith("\n"):
-                yield line[:-1]
+            if line.endswith(b"\n"):
+                yield line
 
 
 def _packed(values: Tensor) -> dict[str, Any]:
@@ -265,6 +317,23 @@ def _tally(packed: Mapping[str, Any], index: int, labels: Sequence[int], true: T
     assert hits.shape == (len(labels) + 1, len(THRESHOLDS))
     numbers = torch.tensor([0, *(label + 1 for label in labels)])
     return Tally(torch.full_like(numbers, index), numbers, true, hits, claimed)
+
+
+def _check_same(folder: Path, there: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless the images of both headers have the same numbers."""
+
+    def compared(header: Mapping[str, Any]) -> dict[str, Any]:
+        rows = {row["name"]: {key: row.get(key) for key in _SAME_IN_ROWS} for row in header["rows"]}
+        return {name: header.get(name) for name in _SAME} | {"rows": rows}
+
+    old, now = compared(there), compared(new)
+    for name, value in now.items():
+        where, was, is_ = _difference(name, old[name], value)
+        if was != is_:
+            raise ValueError(
+                f"{str(folder)!r} holds images of another run: {where} was {_short(was)}, is "
+                f"{_short(is_)}; choose another --out or move that folder away"
+            )
 
 
 def _difference(where: str, old: Any, new: Any) -> tuple[str, Any, Any]:

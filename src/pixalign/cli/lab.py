@@ -58,7 +58,9 @@ def train(
 
 @lab.command()
 def gates(
-    model: Annotated[Path, typer.Option(help="Folder of a pipeline trained on scenes.")],
+    model: Annotated[
+        Path, typer.Option(help="Folder of a pipeline trained on scenes, or lab:NAME.")
+    ],
     scenes: Annotated[int, typer.Option(help="Val scenes with 2 to 4 objects.", min=3)] = 128,
     single: Annotated[int, typer.Option(help="Val scenes with one object.", min=1)] = 64,
     device: Device = "auto",
@@ -77,7 +79,7 @@ def gates(
 @lab.command()
 def choose(
     model: Annotated[
-        Path | None, typer.Option(help="Folder of a pipeline; the embedded one if left out.")
+        Path | None, typer.Option(help="Folder or lab:NAME; the embedded one if left out.")
     ] = None,
     count: Annotated[int, typer.Option(help="Val scenes.", min=3)] = 300,
     device: Device = "auto",
@@ -99,7 +101,7 @@ def study(
         typer.Option(help="At most so many scenes, a third at each stress level.", min=3),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Folder of a pipeline; the embedded one if left out.")
+        Path | None, typer.Option(help="Folder or lab:NAME; the embedded one if left out.")
     ] = None,
     thresholds: Annotated[
         Path | None, typer.Option(help="Result of a val study: fix each variant's threshold by it.")
@@ -138,6 +140,23 @@ def study(
         print_json(result)
     else:
         print(table(result))
+
+
+@lab.command()
+def families(
+    out: Annotated[Path, typer.Option(help="Folder for a result file of each family.")],
+    count: Annotated[int, typer.Option(help="Test scenes of 2 to 4 objects.", min=3)] = 1002,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Only lab:NAME; repeatable. [default: all]")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Compare the lab's families before and after calibration; finished ones are not run again."""
+    from pixalign.backbones.load import hide_loading_bars
+    from pixalign.lab.compare import compare, table
+
+    hide_loading_bars()
+    print(table(compare(out, count, model or None, device)))
 
 
 @lab.command()

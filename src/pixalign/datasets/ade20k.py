@@ -27,6 +27,7 @@ def open_ade20k(home: Path, split: str) -> FileDataset:
         split=split,
         classes=classes,
         keys=keys,
+        masks_from=f"annotations/{FOLDERS[split]}",
         images=pictures,
         masks=truths,
         read=partial(read_labels, classes=len(classes)),

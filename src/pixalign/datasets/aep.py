@@ -43,6 +43,7 @@ def open_aep(home: Path, split: str) -> FileDataset:
         split=split,
         classes=classes,
         keys=keys,
+        masks_from="annotations",
         images=pictures,
         phrases=read_phrases(home / "phrases.json", keys),
         masks=truths,

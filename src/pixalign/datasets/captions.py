@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pixalign.datasets.files import bench_module
+from pixalign.datasets.names import aliases_of
 from pixalign.datasets.plurals import forms_of
 from pixalign.export import write_json
 from pixalign.progress import Progress
@@ -41,10 +42,11 @@ def count_captions(
     """In how many captions of the files each class stands, as whole words in any case.
 
     A caption counts once for a class, by its name or a plural (``plurals`` gives those that the
-    rules do not know). A name counts only where it is not inside a longer one of the list: "hot
-    dog" is no dog, "hot dog, dog" is both. Files are .txt (a caption a line), .csv or .tsv (with
-    a header; the latter without quotes), each also as .gz, and .parquet; their captions are in
-    ``column``, else in the first of `COLUMNS` that is there. None is read as a whole.
+    rules do not know), or by another word for it in classes/aliases.json. A name counts only where
+    it is not inside a longer one of the list: "hot dog" is no dog, "hot dog, dog" is both. Files
+    are .txt (a caption a line), .csv or .tsv (with a header; the latter without quotes), each also
+    as .gz, and .parquet; their captions are in ``column``, else in the first of `COLUMNS` that is
+    there. None is read as a whole.
     """
     names = [phrase.name for phrase in as_phrases(classes)]
     match = Matcher.of(names, plurals or {})
@@ -71,12 +73,14 @@ class Matcher:
 
     @classmethod
     def of(cls, names: Sequence[str], plurals: Mapping[str, str]) -> Matcher:
-        """One regular expression for all names and their plurals."""
+        """One regular expression for all names, their plurals and their aliases."""
         for name in plurals:
             allowed("a name in plurals", name, names)
         owners: dict[str, tuple[int, ...]] = {}
+        others = aliases_of([_plain(name) for name in names])
         for index, name in enumerate(names):
             forms = (name, plurals[name]) if name in plurals else forms_of(_plain(name))
+            forms += tuple(form for other in others[index] for form in forms_of(other))
             for form in dict.fromkeys(_plain(form) for form in forms):
                 owners[form] = (*owners.get(form, ()), index)
         tree: dict[str, Any] = {}
@@ -194,30 +198,27 @@ def save_counts(path: str | os.PathLike[str], counts: Mapping[str, int]) -> Path
     return write_json(Path(path), counts)
 
 
-def load_counts(
-    path: str | os.PathLike[str],
-    classes: Sequence[str],
-    aliases: Mapping[str, str] | None = None,
-) -> dict[str, int]:
+def load_counts(path: str | os.PathLike[str], classes: Sequence[str]) -> dict[str, int]:
     """The count of each class from JSON {name: count}; classes without one are an error.
 
-    A class is looked up by its alias if it has one, else by its name in any case, else by its
-    plural or singular: public tables hold singulars only.
+    A name is looked up in any case, else as its plural or singular: public tables hold singulars
+    only. The same holds for its aliases; of several words for a class the most frequent counts.
     """
-    path, aliases = Path(path), aliases or {}
+    path = Path(path)
     table = _read_table(path)
+    plain = [_plain(name) for name in classes]
     counts, missing = {}, []
-    for name in classes:
-        forms = (_plain(aliases[name]),) if name in aliases else forms_of(_plain(name))
-        known = [form for form in forms if form in table]
+    for name, own, others in zip(classes, plain, aliases_of(plain), strict=True):
+        first = [next(filter(table.__contains__, forms_of(word)), None) for word in (own, *others)]
+        known = [table[form] for form in first if form is not None]
         if known:
-            counts[name] = table[known[0]]
+            counts[name] = max(known)
         else:
-            missing.append(f"{name} (as {aliases[name]})" if name in aliases else name)
+            missing.append(f"{name} (or {', '.join(others)})" if others else name)
     if missing:
         raise ValueError(
-            f"{str(path)!r} has no count of {', '.join(missing)}; give the names that it has for "
-            "them as aliases"
+            f"{str(path)!r} has no count of {'; '.join(missing)}. Add a line for each of them to a "
+            "copy of the file, or count captions with `pixalign bench count`, which lists them all"
         )
     return counts
 

@@ -56,6 +56,7 @@ def open_coco(home: Path, split: str) -> FileDataset:
         split=split,
         classes=class_list("coco"),
         keys=paired(pictures, truths, (images, masks)),
+        masks_from=f"*{SUFFIX}",
         images=pictures,
         masks=truths,
         read=read_train_ids,
@@ -95,6 +96,11 @@ class InstanceDataset(FileDataset):
         for region, pixels in sorted(areas, key=lambda a: (-int(a[1].sum()), a[0].number)):
             painted[pixels] = region.label
         return painted
+
+    def mark(self, index: int) -> str:
+        """What is outlined, too."""
+        regions = self.regions[self.keys[index]]
+        return f"{super().mark(index)} {[(region.number, region.label) for region in regions]}"
 
     def _pixels(self, region: Region, size: Size) -> np.ndarray:
         """bool [H, W]: where the region is."""
@@ -143,6 +149,7 @@ def _open_instances(
         split=split,
         classes=class_list("coco"),
         keys=keys,
+        masks_from=path.name,
         images=pictures,
         path=path,
         regions=regions,

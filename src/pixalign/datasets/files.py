@@ -205,6 +205,7 @@ class FileDataset(Dataset):
     split: str
     classes: tuple[str, ...]
     keys: tuple[str, ...]
+    masks_from: str
     images: Mapping[str, Path]
     phrases: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
@@ -223,6 +224,12 @@ class FileDataset(Dataset):
         """The picture's file."""
         return str(self.images[self.keys[index]])
 
+    def mark(self, index: int) -> str:
+        """The key, the picture's size in bytes and its phrases, as in any copy of the dataset."""
+        key = self.keys[index]
+        phrases = sorted(self.phrases.get(key, {}).items())
+        return f"{key} {self.images[key].stat().st_size} {phrases}"
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MaskDataset(FileDataset):
@@ -234,6 +241,10 @@ class MaskDataset(FileDataset):
     def truth(self, index: int) -> np.ndarray:
         """uint8 [H, W], from the mask file."""
         return self.read(self.masks[self.keys[index]])
+
+    def mark(self, index: int) -> str:
+        """The mask's size in bytes, too."""
+        return f"{super().mark(index)} {self.masks[self.keys[index]].stat().st_size}"
 
 
 def bench_module(name: str, path: Path) -> Any:

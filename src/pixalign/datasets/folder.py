@@ -31,6 +31,7 @@ def open_folder(home: Path, split: str) -> FileDataset:
         split=split,
         classes=classes,
         keys=keys,
+        masks_from="masks",
         images=pictures,
         masks=truths,
         read=partial(read_labels, classes=len(classes), ignore=True),

@@ -38,6 +38,7 @@ class SceneDataset(Dataset):
     described: bool = False  # whether samples carry phrases
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = field(default_factory=class_names)
+    masks_from: str = "drawn"
     _painted: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, index: int) -> Sample:

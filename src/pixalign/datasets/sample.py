@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Dataset(ABC):
     split: str
     classes: tuple[str, ...]  # prompt names
     keys: tuple[str, ...]
+    masks_from: str  # which masks these are, where a layout knows several
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -69,6 +71,17 @@ class Dataset(ABC):
     @abstractmethod
     def source(self, index: int) -> str:
         """Where the picture comes from, for messages."""
+
+    def mark(self, index: int) -> str:
+        """What tells a sample from another dataset's of the same key."""
+        return self.keys[index]
+
+    def digest(self) -> str:
+        """SHA-256 in hexadecimal of all samples' marks: another for other pictures."""
+        found = hashlib.sha256()
+        for index in range(len(self)):
+            found.update(self.mark(index).encode() + b"\n")
+        return found.hexdigest()
 
     def counts(self) -> Mapping[str, float] | None:
         """How often training showed each class name, where that is known."""

@@ -42,6 +42,7 @@ def open_voc(home: Path, split: str) -> FileDataset:
         split=split,
         classes=class_list("voc"),
         keys=paired(pictures, truths, (images, masks), read_list(listed)),
+        masks_from=masks.name,
         images=pictures,
         masks=truths,
         read=read_voc,

@@ -15,7 +15,7 @@ from pixalign.lab.study import native_size
 from pixalign.lab.trial import Measured, Subject, draw_scenes, in_groups
 from pixalign.lab.variants import by_elbo
 from pixalign.metrics import THRESHOLDS, Tally, curve, tally
-from pixalign.own import EMBEDDED, SETTINGS_FILE
+from pixalign.own import SETTINGS_FILE, model_folder
 from pixalign.progress import Progress
 
 RANGES = ((0.0, 0.1), (0.0, 0.2), (0.1, 0.3), (0.2, 0.4), (0.4, 0.6))
@@ -90,7 +90,7 @@ def choose_for(model: Path | None, count: int, device: str, *, show: bool = True
     """`choose` for a model folder (None: the embedded one), in float32; writes its settings."""
     aligner = Aligner.from_pretrained(model, device=device, dtype="float32", batch_size="auto")
     found = choose(aligner, count, show=show)
-    write_settings(found["settings"], model or EMBEDDED)
+    write_settings(found["settings"], model_folder(model))
     return found
 
 

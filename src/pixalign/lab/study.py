@@ -215,7 +215,7 @@ def study(
 
 
 def study_of(
-    model: Path | None,
+    model: str | Path | None,
     split: str,
     count: int,
     *,
@@ -223,7 +223,7 @@ def study_of(
     reference: Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """`study` of a model folder (None: the embedded model), in float32."""
+    """`study` of a folder or a model of the lab (None: the embedded one), in float32."""
     known = json.loads(reference.read_text(encoding="utf-8")) if reference else None
     place = resolve_device(device)
     aligner = Aligner.from_pretrained(

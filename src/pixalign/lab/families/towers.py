@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from pixalign.lab.families.base import Parts
@@ -65,12 +66,15 @@ def inherit_words(parts: Parts, donor: Any) -> None:
             "final_layer_norm.bias",
         )
     )  # fmt: skip
-    centred = words - words.mean(1, keepdim=True)
-    spread = centred.std(1, unbiased=False, keepdim=True)
+    small = donor.config.layer_norm_eps
+    spread = (words.var(1, unbiased=False) + small).sqrt().mean()
     found = {
-        "token_embedding.weight": centred / spread * gain + shift,
-        "position_embedding.weight": (places - places.mean(1, keepdim=True)) / spread.mean() * gain,
+        "token_embedding.weight": layer_norm(words, words.shape[1:], gain, shift, small),
+        "position_embedding.weight": (places - places.mean(1, keepdim=True)) / spread * gain,
     }
+    wide = sum(int(parts[name].config.hidden_size) for name in NAMES)
+    if wide != words.shape[1]:
+        raise ValueError(f"both towers are {wide} wide, the donor's words {words.shape[1]}")
     begin = 0
     for name in NAMES:
         own = parts[name].state_dict()
@@ -80,5 +84,3 @@ def inherit_words(parts: Parts, donor: Any) -> None:
                 raise ValueError(f"the donor knows {len(values)} of them, not {len(tensor)}: {end}")
             tensor.copy_(values[:, begin : begin + tensor.shape[1]])
         begin += tensor.shape[1]
-    if begin != words.shape[1]:
-        raise ValueError(f"both towers are {begin} wide, the donor's words {words.shape[1]}")
