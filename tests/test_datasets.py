@@ -59,6 +59,17 @@ def test_samples_are_pictures_with_their_truth(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_a_digest_tells_pictures_apart(name, tmp_path):
+    _, one = built(name, tmp_path / "one")
+    _, same = built(name, tmp_path / "same")
+    assert one.digest() == same.digest()
+    assert one.digest() != open_dataset(name, tmp_path / "one", limit=1).digest()
+    path = one.images[one.keys[0]]
+    path.write_bytes(path.read_bytes() + b"x")
+    assert one.digest() != same.digest()
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_limit_takes_the_first_keys(name, tmp_path):
     _, whole = built(name, tmp_path)
     one = open_dataset(name, str(tmp_path), limit=1)
@@ -252,10 +263,13 @@ def test_voc_truth(tmp_path):
 
 
 def test_voc_prefers_the_augmented_masks(tmp_path):
-    home, _ = built("voc", tmp_path)
+    home, plain = built("voc", tmp_path)
     trees.voc(tmp_path, masks="SegmentationClassAug")
     mask(home / "SegmentationClassAug" / "2007_000033.png", labels(7, 7))
-    assert open_dataset("voc", tmp_path)[1].present == (6,)
+    augmented = open_dataset("voc", tmp_path)
+    assert augmented[1].present == (6,)
+    assert plain.masks_from == "SegmentationClass"
+    assert augmented.masks_from == "SegmentationClassAug"
 
 
 def test_voc_takes_the_indices_of_any_palette(tmp_path):

@@ -63,6 +63,9 @@ def test_coco_instances(tmp_path):
     assert dataset[1].present == ()
     assert check(dataset).empty == 1
     assert len(open_dataset("coco", tmp_path, limit=1)) == 1
+    assert dataset.masks_from == "instances_val2017.json"
+    trees.coco(tmp_path)
+    assert open_dataset("coco", tmp_path).masks_from == "*_labelTrainIds.png"
 
 
 def test_coco_instances_last_category(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,15 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from pixalign.align import Aligner
-from pixalign.bench.measuring import Subject, ask_network, heatmaps_of
-from pixalign.bench.points import Points
+from pixalign.bench.clock import Clock
+from pixalign.bench.measuring import Bench, Subject, heatmaps_of
 from pixalign.bench.spec import Spec
-from pixalign.bench.store import ImageRow, Run
+from pixalign.bench.store import Run
 from pixalign.datasets import Dataset
 from pixalign.export import write_bytes, write_png
-from pixalign.metrics import threshold_index
 from pixalign.viz import heat, tinted
 
-FOLDER = "pictures"
+FOLDER, LIST = "pictures", "pictures.json"
 _CELL = 200
 _FONT = 14
 _MOST_CLASSES = 6
@@ -29,42 +29,44 @@ _MOST_CLASSES = 6
 def draw_examples(
     run: Run, result: Mapping[str, Any], spec: Spec, dataset: Dataset, aligner: Aligner
 ) -> None:
-    """Align a few images again, the same as in the run, and write ``pictures/*.png``."""
-    focus, base = result["focus"], spec.baseline
-    names = [name for name in dict.fromkeys((base, focus)) if name in result["rows"]]
-    rows = [row for row in spec.runnable_rows() if row.name in names]
-    points = Points.of(rows, aligner.backbone.family, aligner.own)
+    """Align a few images again, the same as in the run, and write ``pictures/*.png``.
+
+    Where ``pictures.json`` lists the same images with the same IoU, nothing is done.
+    """
+    names = [n for n in dict.fromkeys((spec.baseline, result["focus"])) if n in result["rows"]]
     thresholds = {name: result["rows"][name]["oracle"]["threshold"] for name in names}
-    place = {key: index for index, key in enumerate(dataset.keys)}
-    images = {image.key: image for image in run.images()}
-    records = []
+    shown = [
+        {"file": f"{kind}-{number}.png", "key": key, "kind": kind, "miou": result["ious"][key]}
+        for kind in ("best", "worst")
+        for number, key in enumerate(result[kind], 1)
+    ]
     folder = run.folder / FOLDER
     folder.mkdir(exist_ok=True)
-    for kind in ("best", "worst"):
-        for number, key in enumerate(result[kind], 1):
-            index = place[key]
-            seed = int(run.header["seed"]) + index
-            subject = Subject(dataset[index], index, dataset.classes, seed)
-            ask_network(aligner, points, [subject])
-            found = dict(heatmaps_of(aligner, subject, points))
-            file = f"{kind}-{number}.png"
-            write_png(folder / file, sheet(subject, found, thresholds))
-            records.append(
-                {
-                    "file": file,
-                    "key": key,
-                    "kind": kind,
-                    "miou": round(_own_miou(images[key], focus, thresholds[focus]), 2),
-                    "classes": [phrase.name for phrase in subject.phrases],
-                }
-            )
+    if _listed(folder) == shown:
+        return
+    bench = Bench.of([row for row in spec.rows if row.name in names], aligner)
+    clock, place = Clock(aligner.backbone.device), {key: i for i, key in enumerate(dataset.keys)}
+    records = []
+    for record in shown:
+        index = place[record["key"]]
+        subject = Subject(dataset[index], index, dataset.classes, int(run.header["seed"]))
+        found = {name: heatmaps for _, name, heatmaps in heatmaps_of(bench, [subject], clock)}
+        ordered = {name: found[name] for name in names}
+        write_png(folder / record["file"], sheet(subject, ordered, thresholds))
+        records.append({**record, "classes": [phrase.name for phrase in subject.phrases]})
     text = json.dumps(records, indent=1, ensure_ascii=False)
-    write_bytes(folder / "pictures.json", (text + "\n").encode())
+    write_bytes(folder / LIST, (text + "\n").encode())
 
 
-def _own_miou(image: ImageRow, row: str, threshold: float) -> float:
-    """The mean IoU of an image's classes in percent, its background left out."""
-    return 100 * float(image.tallies[row].ious()[1:, threshold_index(threshold)].mean())
+def _listed(folder: Path) -> list[dict[str, Any]]:
+    """What the list says of the pictures that are there, but for their classes."""
+    path = folder / LIST
+    try:
+        records = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        there = [record for record in records if (folder / record["file"]).is_file()]
+    except (ValueError, KeyError, TypeError):  # a damaged one is written anew
+        return []
+    return [{key: record[key] for key in record if key != "classes"} for record in there]
 
 
 def sheet(

@@ -5,20 +5,22 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pixalign.align import Aligner
-from pixalign.baselines import method
-from pixalign.bench.measuring import Subject, measure
-from pixalign.bench.points import Points
-from pixalign.bench.spec import SUPERVISED, Spec, model_name
-from pixalign.bench.store import Run
+from pixalign.baselines import METHODS
+from pixalign.bench.measuring import Bench, Subject, measure
+from pixalign.bench.spec import SUPERVISED, Row, Spec, model_name
+from pixalign.bench.store import Run, writing
 from pixalign.datasets import Dataset
 from pixalign.progress import Progress
 from pixalign.provenance import device_name, versions
 
+PATIENCE = timedelta(days=7)  # how long a process that is done waits for the others
 CHUNK = 8  # images that are measured together; the results depend on it by rounding only
 
 
@@ -35,7 +37,7 @@ class Processes:
         """As `accelerate launch` has started this one, or alone."""
         from accelerate import PartialState
 
-        state = PartialState(cpu=cpu)
+        state = PartialState(cpu=cpu, timeout=PATIENCE)
         return cls(state.process_index, state.num_processes, state)
 
     @property
@@ -64,51 +66,64 @@ def run(
 ) -> Run:
     """Every row of a spec on every image of a dataset, in ``out/SPEC--DATASET--MODEL``.
 
-    What is finished is kept as it is; so the same call goes on where an earlier one stopped.
-    Image i draws its noise from ``seed + i``. A run with other settings is refused.
+    What is finished is kept as it is; so the same call goes on where an earlier one stopped. Each
+    image draws its noise by ``seed`` and its key. A run with other settings is refused.
     """
     mine = processes or Processes()
-    rows = [row for row in spec.runnable_rows() if _can_read(row.method, aligner)]
-    if not rows:
-        methods = ", ".join(sorted({row.method for row in spec.rows}))
-        raise ValueError(
-            f"spec {spec.name!r} has no row that can be run on this {aligner.backbone.family} "
-            f"model; its methods are {methods}"
-        )
-    points = Points.of(rows, aligner.backbone.family, aligner.own)
+    bench = Bench.of(_readable(spec, aligner), aligner)
     label = model_name(model) or slug(Path(str(model)).name)
     folder = out / f"{spec.name}--{dataset.name}--{slug(label)}"
     known = counts if counts is not None else dataset.counts()
-    header = _header(spec, dataset, aligner, points, label, model, limit, seed, known)
-    if mine.first:
-        Run.start(folder, header)
-    mine.wait()
-    found = Run.start(folder, header)
-    done = found.done()
-    mine.wait()  # nobody writes before everybody has read
-    todo = [chunk for chunk in _chunks(len(dataset)) if not done.issuperset(chunk)]
-    ours = todo[mine.index :: mine.count]
-    with Progress(sum(map(len, ours)), f"{spec.name} on {dataset.name}", show, "image") as progress:
-        for chunk in ours:
-            started = time.perf_counter()
-            subjects = [Subject(dataset[i], i, dataset.classes, seed + i) for i in chunk]
-            measured, spent = measure(aligner, points, subjects)
-            fresh = [row for row in measured if row.index not in done]
-            found.append(fresh, time.perf_counter() - started, spent, mine.index)
-            progress.advance(len(chunk))
-    mine.wait()
-    if mine.first:
-        found.merge()
-    mine.wait()
+    header = _header(spec, dataset, bench, label, model, limit, seed, known)
+    with writing(folder) if mine.first else nullcontext():  # the first process does so for all
+        if mine.first:
+            Run.start(folder, header)
+        mine.wait()
+        found = Run.start(folder, header)
+        done = found.done()
+        mine.wait()  # nobody writes before everybody has read
+        _fill(found, done, bench, dataset, seed, mine, f"{spec.name} on {dataset.name}", show)
+        mine.wait()
+        if mine.first:
+            found.merge()
+        mine.wait()
     return found
 
 
-def _can_read(name: str, aligner: Aligner) -> bool:
-    """Whether a method knows the model's kind of attention; else its rows are missing."""
-    try:
-        return name == "elbo" or method(name, aligner) is not None
-    except ValueError:
-        return False
+def _fill(
+    run: Run,
+    done: set[int],
+    bench: Bench,
+    dataset: Dataset,
+    seed: int,
+    mine: Processes,
+    title: str,
+    show: bool,
+) -> None:
+    """Measure this process's part of the images that are not done."""
+    todo = [chunk for chunk in _chunks(len(dataset)) if not done.issuperset(chunk)]
+    ours = todo[mine.index :: mine.count]
+    with Progress(sum(map(len, ours)), title, show, "image") as progress:
+        for chunk in ours:
+            started = time.perf_counter()
+            subjects = [Subject(dataset[i], i, dataset.classes, seed) for i in chunk]
+            measured, spent = measure(bench, subjects)
+            fresh = [row for row in measured if row.index not in done]
+            run.append(fresh, time.perf_counter() - started, spent, mine.index)
+            progress.advance(len(chunk))
+
+
+def _readable(spec: Spec, aligner: Aligner) -> list[Row]:
+    """The rows whose method knows the model's kind of attention; the others are missing."""
+    backbone = aligner.backbone
+    rows = [row for row in spec.rows if row.method == "elbo" or METHODS[row.method].reads(backbone)]
+    if not rows:
+        methods = ", ".join(sorted({row.method for row in spec.rows}))
+        raise ValueError(
+            f"spec {spec.name!r} has no row that can be run on this {backbone.family} model; its "
+            f"methods are {methods}"
+        )
+    return rows
 
 
 def _chunks(images: int) -> Iterator[range]:
@@ -125,14 +140,14 @@ def slug(text: str) -> str:
 def _header(
     spec: Spec,
     dataset: Dataset,
-    aligner: Aligner,
-    points: Points,
+    bench: Bench,
     label: str,
     model: str | Path | None,
     limit: int | None,
     seed: int,
     counts: Mapping[str, float] | None,
 ) -> dict[str, Any]:
+    aligner, points = bench.aligner, bench.points.points
     backbone = aligner.backbone
     return {
         "spec": spec.name,
@@ -147,6 +162,8 @@ def _header(
         "split": dataset.split,
         "limit": limit,
         "images": len(dataset),
+        "masks": dataset.masks_from,
+        "pictures": dataset.digest(),
         "classes": list(dataset.classes),
         "counts": None if counts is None else dict(counts),
         "seed": seed,
@@ -168,9 +185,9 @@ def _header(
                 "options": dict(point.row.options),
                 "supervised": point.row.method in SUPERVISED,
             }
-            for point in points.points
+            for point in points
         ],
-        "missing": [row.name for row in spec.rows if row not in [p.row for p in points.points]],
+        "missing": [row.name for row in spec.rows if row not in [p.row for p in points]],
         "device": device_name(backbone.device),
         "versions": versions(),
         "git": git_hash(),

@@ -36,8 +36,7 @@ from pixalign.types import allowed
 
 SPECS = Path(__file__).parent / "specs"
 VERSION = 1
-METHODS = ("elbo", "daam", "ovam", "ovam-optimized", "diffsegmenter", "diffseg", "diffpng")
-RUNNABLE_METHODS = frozenset({"elbo", *BASELINES})
+METHODS = ("elbo", *BASELINES)
 SUPERVISED = frozenset(name for name, kind in BASELINES.items() if kind.supervised)
 METRICS = ("miou", "precision", "f1")
 FREQUENCIES = ("rare", "common", "frequent")
@@ -107,10 +106,6 @@ class Spec:
     paper: Mapping[str, Any]
     notes: tuple[str, ...]
     extends: str | None
-
-    def runnable_rows(self) -> tuple[Row, ...]:
-        """The rows whose method this version can run."""
-        return tuple(row for row in self.rows if row.method in RUNNABLE_METHODS)
 
     def digest(self) -> str:
         """SHA-256 in hexadecimal of what determines results: datasets, split and rows."""

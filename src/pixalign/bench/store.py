@@ -26,7 +26,7 @@ from torch import Tensor
 from pixalign.export import write_bytes, writing_whole
 from pixalign.metrics import THRESHOLDS, Tally
 
-FORMAT = 1
+FORMAT = 2
 HEADER, IMAGES, RESULT, LOCK = "run.json", "images.jsonl", "result.json", "run.lock"
 # What the numbers of a run depend on: it must be as it was when the run goes on.
 _SAME = (

@@ -28,7 +28,6 @@ from pixalign.metrics import (
     interval,
     pair_means,
     tertiles,
-    threshold_index,
 )
 
 KINDS = ("oracle", "fixed")  # the best threshold on the images themselves; the config's
@@ -36,7 +35,7 @@ TENTHS = 10  # buckets of pairs by area
 PICTURES = 5  # images named best, and as many worst
 _COPIED = (
     "spec", "digest", "label", "title", "columns", "baseline", "notes", "extends", "dataset",
-    "split", "limit", "images", "seed", "model", "device", "versions", "git",
+    "split", "limit", "images", "masks", "seed", "model", "device", "versions", "git",
 )  # fmt: skip
 
 Drawn = tuple[float, Tensor]  # a value in percent, and the same under each weighting [B]
@@ -52,12 +51,7 @@ class _Measured:
 
     def ious(self, kind: str) -> Tensor:
         """float64 [R]: each pair's IoU in percent."""
-        index = threshold_index(self.figures[kind].threshold)
-        at = slice(index, index + 1)
-        one = dataclasses.replace(
-            self.tally, hits=self.tally.hits[:, at], claimed=self.tally.claimed[:, at]
-        )
-        return 100 * one.ious()[:, 0]
+        return 100 * self.tally.at(self.figures[kind].threshold).ious()[:, 0]
 
     def miou(self, kind: str) -> Drawn:
         """The row's mIoU."""
@@ -83,15 +77,11 @@ def summarise(run: Run, draws: int = 1000) -> dict[str, Any]:
     Intervals hold 95 % of ``draws`` resamples by image, the same ones for all rows, so that a
     row's effect, its difference to its baseline, is paired.
     """
-    header, images = run.header, run.images()
-    present = [
-        row
-        for row in header["rows"]
-        if images and all(row["name"] in image.tallies for image in images)
-    ]
-    known = [row["name"] for row in header["rows"]]
+    header, known = run.header, [row["name"] for row in run.header["rows"]]
+    images, tallies = _read(run, known)
+    present = [row for row in header["rows"] if images and len(tallies[row["name"]]) == len(images)]
     weights = bootstrap_weights(max(len(images), 1), draws)
-    measured = {row["name"]: _measure(row, images, weights) for row in present}
+    measured = {row["name"]: _measure(row, tallies.pop(row["name"]), weights) for row in present}
     focus = _focus(header, list(measured))
     return {
         "format": 1,
@@ -156,12 +146,22 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _measure(row: Mapping[str, Any], images: Sequence[ImageRow], weights: Tensor) -> _Measured:
-    """A row's tallies under consecutive numbers of images, and what they come to."""
-    tallies = [
-        dataclasses.replace(tally, image=torch.full_like(tally.image, number))
-        for number, tally in enumerate(image.tallies[row["name"]] for image in images)
-    ]
+def _read(run: Run, rows: Sequence[str]) -> tuple[list[ImageRow], dict[str, list[Tally]]]:
+    """The images, bare, and each row's tallies under consecutive numbers of images."""
+    images: list[ImageRow] = []
+    tallies: dict[str, list[Tally]] = {row: [] for row in rows}
+    for number, image in enumerate(run.images()):
+        for row in rows:
+            if row in image.tallies:
+                own = image.tallies[row]
+                again = dataclasses.replace(own, image=torch.full_like(own.image, number))
+                tallies[row].append(again)
+        images.append(dataclasses.replace(image, tallies={}))
+    return images, tallies
+
+
+def _measure(row: Mapping[str, Any], tallies: Sequence[Tally], weights: Tensor) -> _Measured:
+    """What a row's tallies come to."""
     pooled = Tally.concatenate(tallies)
     fixed = min(THRESHOLDS, key=lambda value: abs(value - row["config"]["threshold"]))
     made = {"oracle": figures(pooled, weights, None), "fixed": figures(pooled, weights, fixed)}
@@ -304,10 +304,10 @@ def _compared(
     }
 
 
-def _extremes(images: Sequence[ImageRow], row: _Measured | None) -> dict[str, list[str]]:
-    """The keys of the images of highest and of lowest mean IoU over their classes."""
+def _extremes(images: Sequence[ImageRow], row: _Measured | None) -> dict[str, Any]:
+    """The keys of the images of highest and of lowest mean IoU over their classes, and these."""
     if row is None:
-        return {"best": [], "worst": []}
+        return {"best": [], "worst": [], "ious": {}}
     foreground = row.tally.label > 0
     ious, owners = row.ious("oracle")[foreground], row.tally.image[foreground]
     sums = torch.zeros(len(images), dtype=torch.float64).index_add_(0, owners, ious)
@@ -321,6 +321,7 @@ def _extremes(images: Sequence[ImageRow], row: _Measured | None) -> dict[str, li
     return {
         "best": [images[number].key for number in best],
         "worst": [images[number].key for number in worst],
+        "ious": {images[number].key: round(means[number], 2) for number in (*best, *worst)},
     }
 
 

@@ -21,6 +21,7 @@ THRESHOLD = {
 }
 ENOUGH = 20  # images or pairs; below, resampling says little and nothing is bold
 BOLD = f"bold where the 95 % interval excludes 0, if over {ENOUGH} images or more"
+SECONDS = "of what each row uses: encoding, attention, its part of the ELBO's timesteps, heatmaps"
 TITLES = {"miou": "mIoU", "precision": "precision", "f1": "F1"}
 NOT_RUN, NOTHING, MARK = "not run", "–", "†"
 
@@ -150,9 +151,7 @@ def _seconds(sheet: Sheet) -> Table:
         if len(methods) > 1
     ]
     hardware = sorted({result["device"] for result in sheet.results.values()})
-    title = (
-        f"Seconds an image on {', '.join(hardware)}, the ELBO's passes with every row that has them"
-    )
+    title = f"Seconds an image on {', '.join(hardware)}, {SECONDS}"
     return Table(title, ("Model", "Row", *sheet.datasets), tuple(rows), ())
 
 

@@ -33,7 +33,9 @@ def run(
     counts: Annotated[
         Path | None, typer.Option(help="How often captions name each class; see `bench count`.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Image i draws its noise from seed + i.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Each image draws its noise by this and its name.", min=0)
+    ] = 0,
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
     batch_size: Annotated[str, typer.Option(help="Passes at once: auto or a number.")] = "auto",
@@ -60,7 +62,7 @@ def run(
 
 @bench.command()
 def ls(json_: Json = False) -> None:
-    """List the tables: what they compare, on which datasets, and which rows can be run."""
+    """List the tables: what they compare, on which datasets, in how many rows."""
     from pixalign.bench.command import listing
 
     found = listing()
@@ -69,8 +71,8 @@ def ls(json_: Json = False) -> None:
         return
     width = max(len(one["name"]) for one in found)
     for one in found:
-        rows = f"{one['runnable']} of {one['rows']} rows" + ("" if one["runnable"] else " yet")
-        print(f"{one['name']:<{width}}  {one['label']:<28} {', '.join(one['datasets'])}; {rows}")
+        datasets = ", ".join(one["datasets"])
+        print(f"{one['name']:<{width}}  {one['label']:<28} {datasets}; {one['rows']} rows")
         print(f"{'':<{width}}  {one['title']}")
 
 
@@ -146,7 +148,7 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
             + (f", {effect[0]:+.2f} to {row['baseline']!r}" if effect else "")
         )
     if result["missing"]:
-        print(f"  not run yet: {', '.join(result['missing'])}")
+        print(f"  not run: {', '.join(result['missing'])}")
 
 
 def _print_check(record: dict[str, Any]) -> None:

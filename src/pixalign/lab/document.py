@@ -11,6 +11,7 @@ from pixalign.export import write_bytes
 from pixalign.lab.figures import draw_all, own_label
 
 TEMPLATE = "lab.md.j2"
+FAMILIES = ("sd1", "sd2", "sdxl", "sd3")
 RESULTS = ("test", "val", "stress", "choice", "quality")
 
 
@@ -28,7 +29,34 @@ def read_results(folder: Path) -> dict[str, Any]:
         f"{int(path.stem.split('-')[1]):,}": json.loads(path.read_text(encoding="utf-8"))
         for path in young
     }
+    found["families"] = read_families(folder.parent / "families")
     return found
+
+
+def read_families(folder: Path) -> dict[str, Any]:
+    """By family its study (`pixalign lab families`), gates, choice, samples and training log."""
+    found = {}
+    for name in FAMILIES:
+        path = folder / f"{name}.json"
+        if not path.is_file():
+            raise FileNotFoundError(f"{str(path)!r} is missing; `pixalign lab families` writes it")
+        found[name] = {"study": json.loads(path.read_text(encoding="utf-8"))}
+        for kind in ("gates", "choice", "quality"):
+            more = folder / f"{name}-{kind}.json"
+            found[name][kind] = (
+                json.loads(more.read_text(encoding="utf-8")) if more.is_file() else None
+            )
+        found[name]["training"] = _last_line(folder / f"{name}.jsonl")
+    found["clip"] = {"training": _last_line(folder / "clip.jsonl")}
+    return found
+
+
+def _last_line(path: Path) -> dict[str, Any] | None:
+    """The last figures of a training run."""
+    if not path.is_file():
+        return None
+    last: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+    return last
 
 
 def report(docs: Path, *, figures: bool = True) -> Path:
