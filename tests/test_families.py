@@ -247,7 +247,7 @@ def test_equal_parts_are_shared(runs, tmp_path):
 
 def test_models_of_the_lab_are_found_by_name(runs, tmp_path, monkeypatch):
     monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="'lab:sd2' is not in .*PIXALIGN_MODELS"):
+    with pytest.raises(FileNotFoundError, match=r"'lab:sd2' is not in .*PIXALIGN_MODELS"):
         pa.Aligner.from_pretrained("lab:sd2")
     with pytest.raises(ValueError, match="'sd9'; allowed: 'sd1', 'sd2'"):
         pa.Aligner.from_pretrained("lab:sd9")

@@ -129,10 +129,12 @@ def demo(
 
 @app.command()
 def models(json_: Json = False) -> None:
-    """List the families that work and the models found in the local hub cache."""
+    """List the families that work, the lab's models and those in the local hub cache."""
     from pixalign.doctor import cached_models, families
+    from pixalign.own import lab_models
 
-    record = {"families": families(), "cached": cached_models()}
+    found: dict[str, Any] = {"lab": list(lab_models()), "cached": cached_models()}
+    record = {"families": families(), **found}
     if json_:
         print_json(record)
         return
@@ -141,6 +143,7 @@ def models(json_: Json = False) -> None:
         print(f"  {family['family']:<5} {family['description']}")
         for example in family["examples"]:
             print(f"        {example}")
+    print(f"Small models trained on synthetic scenes: {', '.join(record['lab'])}")
     print("In the local hub cache:" if record["cached"] else "In the local hub cache: none")
     for entry in record["cached"]:
         print(f"  {entry['family']:<5} {entry['model']}")

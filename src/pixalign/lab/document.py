@@ -30,33 +30,34 @@ def read_results(folder: Path) -> dict[str, Any]:
         for path in young
     }
     found["families"] = read_families(folder.parent / "families")
+    found["trained"] = last_lines(folder.parent / "families")
     return found
 
 
 def read_families(folder: Path) -> dict[str, Any]:
-    """By family its study (`pixalign lab families`), gates, choice, samples and training log."""
+    """By family its study, which `pixalign lab families` writes, with its gates and choice."""
     found = {}
     for name in FAMILIES:
         path = folder / f"{name}.json"
-        if not path.is_file():
-            raise FileNotFoundError(f"{str(path)!r} is missing; `pixalign lab families` writes it")
-        found[name] = {"study": json.loads(path.read_text(encoding="utf-8"))}
-        for kind in ("gates", "choice", "quality"):
-            more = folder / f"{name}-{kind}.json"
-            found[name][kind] = (
-                json.loads(more.read_text(encoding="utf-8")) if more.is_file() else None
-            )
-        found[name]["training"] = _last_line(folder / f"{name}.jsonl")
-    found["clip"] = {"training": _last_line(folder / "clip.jsonl")}
+        if path.is_file():
+            found[name] = {
+                "study": json.loads(path.read_text(encoding="utf-8")),
+                "gates": _optional(folder / f"{name}-gates.json"),
+                "choice": _optional(folder / f"{name}-choice.json"),
+            }
     return found
 
 
-def _last_line(path: Path) -> dict[str, Any] | None:
-    """The last figures of a training run."""
-    if not path.is_file():
-        return None
-    last: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
-    return last
+def _optional(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def last_lines(folder: Path) -> dict[str, Any]:
+    """The last figures of each training run whose log is there."""
+    return {
+        path.stem: json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        for path in sorted(folder.glob("*.jsonl"))
+    }
 
 
 def report(docs: Path, *, figures: bool = True) -> Path:

@@ -72,12 +72,13 @@ def inherit_words(parts: Parts, donor: Any) -> None:
         "token_embedding.weight": layer_norm(words, words.shape[1:], gain, shift, small),
         "position_embedding.weight": (places - places.mean(1, keepdim=True)) / spread * gain,
     }
-    wide = sum(int(parts[name].config.hidden_size) for name in NAMES)
+    towers: list[Any] = [parts[name] for name in NAMES]
+    wide: int = sum(tower.config.hidden_size for tower in towers)
     if wide != words.shape[1]:
         raise ValueError(f"both towers are {wide} wide, the donor's words {words.shape[1]}")
     begin = 0
-    for name in NAMES:
-        own = parts[name].state_dict()
+    for tower in towers:
+        own = tower.state_dict()
         for end, values in found.items():
             tensor = next(tensor for key, tensor in own.items() if key.endswith(end))
             if values.shape[0] != tensor.shape[0]:
