@@ -140,6 +140,7 @@ def _seconds(sheet: Sheet) -> Table:
     methods = {
         row["method"] for result in sheet.results.values() for row in result["rows"].values()
     }
+    timed = any(result.get("row_seconds") for result in sheet.results.values())
     lines = [(model, name) for model in sheet.models for name in sheet.names]
     rows = [
         (
@@ -148,7 +149,7 @@ def _seconds(sheet: Sheet) -> Table:
             *(_time_cell(sheet, model, name, dataset) for dataset in sheet.datasets),
         )
         for model, name in lines
-        if len(methods) > 1
+        if timed and len(methods) > 1
     ]
     hardware = sorted({result["device"] for result in sheet.results.values()})
     title = f"Seconds an image on {', '.join(hardware)}, {SECONDS}"
