@@ -13,6 +13,7 @@ PACKAGE = Path(pixalign.__file__).parent
 ROWS = (
     ("types",),
     ("progress", "provenance", "batching", "prompts", "images"),
+    ("request",),
     ("schedule",),
     ("config",),
     ("own",),

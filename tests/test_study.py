@@ -456,7 +456,8 @@ def same_outcomes(first, second):
     assert first.automatic == second.automatic
 
 
-def test_a_stopped_run_goes_on_where_it_was(aligner, small, ran, tmp_path):
+def test_a_stopped_run_goes_on_where_it_was(aligner, small, ran, tmp_path, monkeypatch):
+    monkeypatch.setattr(studying, "_SAVE_SECONDS", 0)
     keep = tmp_path / "study.partial"
     run = partial(studying.run, aligner, "test", parts=("main",), keep=keep, show=False)
     small.stop_at = 1
@@ -944,7 +945,7 @@ def command(monkeypatch, capsys, summary):
 
     def stub(model, split, count, **options):
         asked.update(model=model, split=split, count=count, **options)
-        if options["keep"]:
+        if "keep" in options:
             options["keep"].write_bytes(b"some scenes")
         return {"split": split, **summary}
 
@@ -985,7 +986,8 @@ def test_the_command_prints_a_table(command, summary):
     assert printed.strip() == table({"split": "test", **summary})
     assert (asked["split"], asked["count"], asked["stress_scenes"]) == ("test", 1200, 60)
     assert asked["parts"] == list(PARTS)
-    assert asked["model"] is asked["keep"] is asked["reference"] is None
+    assert asked["model"] is asked["reference"] is None
+    assert "keep" not in asked
 
 
 # ---- few scenes ----

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -21,11 +21,12 @@ from pixalign.config import AlignConfig
 from pixalign.heatmaps import activation, combine_layers, refine, to_image
 from pixalign.images import ImageLike, model_size, read_image, to_pixels
 from pixalign.measure import attention_maps, class_scores
-from pixalign.own import EMBEDDED, LAB, lab_folder, model_settings
+from pixalign.own import EMBEDDED, located, model_settings
 from pixalign.plan import Visit, Words, plan_visits, plan_words
 from pixalign.progress import Progress
-from pixalign.prompts import Classes
+from pixalign.prompts import Classes, Prompt
 from pixalign.provenance import versions
+from pixalign.request import Request
 from pixalign.types import AttentionMaps, Phrase, Scores, allowed
 
 
@@ -96,18 +97,17 @@ class Aligner:
         model's own settings. ``options`` go to diffusers'
         ``from_pretrained``. A loaded pipeline stays on its device and in its number type.
         """
-        if model is None:
-            model = EMBEDDED
         own: dict[str, Any] = {}
-        if not isinstance(model, str | os.PathLike):
+        if not isinstance(model, str | os.PathLike | None):
             if (device, dtype, options) != ("auto", "auto", {}):
                 raise ValueError("device, dtype and options cannot change a loaded pipeline")
             backbone, name = wrap(model), None
         else:
-            place = lab_folder(str(model)) if str(model).startswith(LAB) else model
+            place = located(model)
             own = model_settings(Path(place))
             backbone = load(place, device, dtype, **options)
-            name = "sd1-like, embedded" if place is EMBEDDED else os.fspath(model)
+            embedded = "sd1-like, embedded"
+            name = embedded if model is None or place is EMBEDDED else os.fspath(model)
         return cls(
             backbone,
             config=config,
@@ -185,22 +185,16 @@ class Aligner:
         every image draws its noise from ``seed``, or all draw from ``generator`` in turn.
         """
         settings = self.settings(config)
-        if not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
-        many = isinstance(image, list | tuple)
-        images = list(image) if many else [image]
-        captions = captions_of(caption if many else [caption], len(images))
-        each = class_lists(classes, len(images)) if many else [classes]
+        asked = Request.read(image, classes, caption, seed)
         # All words and pictures are checked before the network costs anything.
         words = [
-            plan_words(self.backbone, *pair, settings) for pair in zip(each, captions, strict=True)
+            plan_words(self.backbone, *pair, settings)
+            for pair in zip(asked.classes, asked.captions, strict=True)
         ]
-        for item in images:
-            if isinstance(item, str | os.PathLike) and not Path(item).is_file():
-                read_image(item)
+        asked.check_files()
         results: dict[int, Alignment] = {}
         try:
-            encoded = [self.encode(item, config=config) for item in images]
+            encoded = [self.encode(item, config=config) for item in asked.images]
             with Progress(_passes(words, settings), "align", self.progress) as progress:
                 for group in self._groups(encoded, settings, in_order=generator is not None):
                     found = self._align_group(
@@ -214,7 +208,10 @@ class Aligner:
                     results.update(zip(group, found, strict=True))
         finally:
             self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
-        return [results[index] for index in range(len(images))] if many else results[0]
+        found_all: Alignment | list[Alignment] = asked.answer(
+            [results[index] for index in range(len(asked.images))]
+        )
+        return found_all
 
     def _groups(
         self, encoded: Sequence[EncodedImage], config: AlignConfig, in_order: bool
@@ -291,32 +288,9 @@ class Aligner:
         check_finite(combined, "attention maps", self.backbone.dtype)
         calibrated = calibrate(combined, exponents(scores.scores, bool(config.centred)))
         refined = refine(calibrated, maps.self_attention, maps.grid)
-        assert config.weak_activation is not None
-        weak = weak_classes(words.phrases, combined, config.weak_activation)
-        return Alignment(
-            image=encoded.image,
-            phrases=words.phrases,
-            losses=scores.losses.numpy(),
-            elbo=scores.elbo.numpy(),
-            scores=scores.scores.numpy(),
-            heatmaps=to_image(refined, (encoded.image.height, encoded.image.width)).numpy(),
-            config=config,
-            warnings=(*notes, *weak),
-            provenance={
-                **record,
-                "prompts": [prompt.text for prompt in words.prompts],
-                "timesteps": {
-                    "collect": visits[0].steps.time.tolist(),
-                    "elbo": list(scores.timesteps),
-                },
-                "forwards": {
-                    "collect": len(words.prompts) * len(visits[0].steps),
-                    "elbo": len(set(words.elbo_texts)) * len(scores.timesteps),
-                },
-                "source": encoded.source,
-                "versions": versions(),
-            },
-        )
+        heatmaps = to_image(refined, (encoded.image.height, encoded.image.width))
+        shown = (words.prompts, visits[0])
+        return conclude(encoded, words, shown, scores, (combined, heatmaps), config, notes, record)
 
     def settings(self, config: AlignConfig | None) -> AlignConfig:
         """A config, or this aligner's, as it is in force on this model."""
@@ -352,7 +326,52 @@ def check_finite(values: Tensor, what: str, dtype: torch.dtype) -> None:
         )
 
 
-def weak_classes(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str]:
+def conclude(
+    encoded: EncodedImage,
+    words: Words,
+    shown: tuple[Sequence[Prompt], Visit],
+    scores: Scores,
+    maps: tuple[Tensor, Tensor],
+    config: AlignConfig,
+    notes: Sequence[str],
+    record: Mapping[str, Any],
+) -> Alignment:
+    """The result of an image that was ``shown`` under some prompts at some timesteps.
+
+    ``maps`` are the combined cross-attention [N, h, w], by which classes that activate nothing are
+    named in the warnings after the ``notes``, and the heatmaps [N, H, W]. What the provenance says
+    begins with the ``record``.
+    """
+    combined, heatmaps = maps
+    prompts, visit = shown
+    assert config.weak_activation is not None
+    return Alignment(
+        image=encoded.image,
+        phrases=words.phrases,
+        losses=scores.losses.numpy(),
+        elbo=scores.elbo.numpy(),
+        scores=scores.scores.numpy(),
+        heatmaps=heatmaps.numpy(),
+        config=config,
+        warnings=(*notes, *_weak_classes(words.phrases, combined, config.weak_activation)),
+        provenance={
+            **record,
+            "prompts": [prompt.text for prompt in prompts],
+            "timesteps": {
+                "collect": visit.steps.time.tolist(),
+                "elbo": list(scores.timesteps),
+            },
+            "forwards": {
+                "collect": len(prompts) * len(visit.steps),
+                "elbo": len(set(words.elbo_texts)) * len(scores.timesteps),
+            },
+            "source": encoded.source,
+            "versions": versions(),
+        },
+    )
+
+
+def _weak_classes(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str]:
     """The paper's limitation: a class that activates nothing cannot be recovered."""
     return [
         f"class {phrase.name!r} has hardly any activation (peak {peak:.2f} times the mean, "
@@ -360,26 +379,3 @@ def weak_classes(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> l
         for phrase, peak in zip(phrases, activation(combined).tolist(), strict=True)
         if peak < bound
     ]
-
-
-def class_lists(classes: Any, count: int) -> list[Any]:
-    """One list of classes for all images, or a list of one for each."""
-    if isinstance(classes, str | Phrase) or not isinstance(classes, Iterable):
-        return [classes] * count
-    items = list(classes)
-    if not items or any(isinstance(item, str | Phrase) for item in items):
-        return [items] * count
-    if len(items) != count:
-        raise ValueError(f"{len(items)} class lists for {count} images")
-    return items
-
-
-def captions_of(caption: Any, count: int) -> list[str | None]:
-    """One caption for all images, or a list of one for each."""
-    captions = list(caption) if isinstance(caption, list | tuple) else [caption] * count
-    if len(captions) != count:
-        raise ValueError(f"{len(captions)} captions for {count} images")
-    for one in captions:
-        if one is not None and not isinstance(one, str):
-            raise ValueError(f"caption is {one!r}; allowed: a text or None")
-    return captions

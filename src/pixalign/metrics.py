@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pixalign.backbones.clip import Clip
 from pixalign.backbones.load import resolve_device
-from pixalign.own import LAB, lab_folder
+from pixalign.own import located
 from pixalign.types import allowed
 
 THRESHOLDS: tuple[float, ...] = tuple(step / 100 for step in range(1, 100))
@@ -324,7 +324,6 @@ def clip_score(
         raise ValueError(
             f"there are {len(images)} images and {len(texts)} texts; allowed: as many, 1 or more"
         )
-    place = str(lab_folder(model)) if model.startswith(LAB) else model
-    clip = Clip(place, resolve_device(device))
+    clip = Clip(located(model), resolve_device(device))
     scores = 100 * (clip.see(images) * clip.read(texts)).sum(1)
     return ClipScores(scores.double().cpu().numpy(), model)

@@ -46,11 +46,11 @@ def lab_folder(name: str) -> Path:
     return folder
 
 
-def model_folder(model: str | Path | None) -> Path:
-    """The folder of a model: the embedded one's for None, "lab:NAME", or a folder itself."""
+def located(model: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    """Where a model is: the embedded one for None, the folder of "lab:NAME", or what is given."""
     if model is None:
         return EMBEDDED
-    return lab_folder(str(model)) if str(model).startswith(LAB) else Path(model)
+    return lab_folder(str(model)) if str(model).startswith(LAB) else model
 
 
 def lab_models() -> dict[str, Path]:

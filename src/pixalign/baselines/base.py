@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
 
-from pixalign.align import (
-    Aligner,
-    EncodedImage,
-    captions_of,
-    check_finite,
-    class_lists,
-    weak_classes,
-)
+from pixalign.align import Aligner, EncodedImage, check_finite, conclude
 from pixalign.alignment import Alignment
 from pixalign.backbones import Backbone
 from pixalign.baselines.job import Found, Job, checked_scores, one_each
 from pixalign.config import AlignConfig
-from pixalign.images import ImageLike, read_image
+from pixalign.images import ImageLike
 from pixalign.measure import class_scores
 from pixalign.plan import Visit, Words, plan_visits, plan_words
 from pixalign.progress import Progress
 from pixalign.prompts import Classes, Prompt
-from pixalign.provenance import versions
+from pixalign.request import Request
 from pixalign.types import Scores
 
 # Twenty training steps evenly in [20, 200].
@@ -129,8 +120,7 @@ class Method(ABC):
         are divided by their geometric mean, as everywhere. ``target_masks`` [N, H, W], one array
         an image, are for supervised methods only: bool, or 0 and 1, and 255 where nothing is known.
         """
-        if not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
+        asked = Request.read(image, classes, caption, seed)
         if calibrate and scores is not None:
             raise ValueError("scores are given and calibrate is True; allowed: one of them")
         aligner = self.aligner
@@ -138,25 +128,21 @@ class Method(ABC):
             config or aligner.config, calibrate=calibrate or scores is not None
         )
         settings = dataclasses.replace(aligner.settings(chosen), calibrate=chosen.calibrate)
-        many = isinstance(image, list | tuple)
-        images = list(image) if many else [image]
-        captions = captions_of(caption if many else [caption], len(images))
-        each = class_lists(classes, len(images)) if many else [classes]
+        captions, count = asked.captions, len(asked.images)
         planned = dataclasses.replace(settings, calibrate=calibrate)  # ELBO texts only if needed
         words = [
-            plan_words(self.backbone, *pair, planned) for pair in zip(each, captions, strict=True)
+            plan_words(self.backbone, *pair, planned)
+            for pair in zip(asked.classes, captions, strict=True)
         ]
         prompts = [self._prompts(*pair, settings) for pair in zip(words, captions, strict=True)]
-        given = one_each(scores if many else [scores], "scores", len(images))
+        given = one_each(scores if asked.many else [scores], "scores", count)
         known = [checked_scores(*pair) for pair in zip(given, words, strict=True)]
-        masks = one_each(target_masks if many else [target_masks], "target_masks", len(images))
-        for item in images:
-            if isinstance(item, str | os.PathLike) and not Path(item).is_file():
-                read_image(item)
+        masks = one_each(target_masks if asked.many else [target_masks], "target_masks", count)
+        asked.check_files()
         total = sum(map(len, prompts)) * len(self.timesteps)
         total += sum(len(set(word.elbo_texts)) for word in words) * settings.elbo_count
         try:
-            encoded = [aligner.encode(item, config=chosen) for item in images]
+            encoded = [aligner.encode(item, config=chosen) for item in asked.images]
             with Progress(total, self.name, aligner.progress) as progress:
                 jobs = [
                     Job(
@@ -174,7 +160,8 @@ class Method(ABC):
                 results = [self._one(job, generator, seed) for job in jobs]
         finally:
             self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
-        return results if many else results[0]
+        answer: Alignment | list[Alignment] = asked.answer(results)
+        return answer
 
     def _targets(self, mask: Any, words: Words, encoded: EncodedImage) -> Tensor | None:
         """A supervised method's masks uint8 [N, H, W]: 0, 1, 255; the others take none."""
@@ -196,37 +183,22 @@ class Method(ABC):
             job = dataclasses.replace(job, scores=self._measured(job, own()))
         found = self._find(job, visit)
         check_finite(found.cross, "attention maps", self.backbone.dtype)
-        words, config = job.words, job.config
-        scores = job.scores or Scores.neutral(len(words.phrases))
-        assert config.weak_activation is not None
-        weak = weak_classes(words.phrases, found.cross, config.weak_activation)
-        return Alignment(
-            image=job.encoded.image,
-            phrases=words.phrases,
-            losses=scores.losses.numpy(),
-            elbo=scores.elbo.numpy(),
-            scores=scores.scores.numpy(),
-            heatmaps=found.heatmaps.numpy(),
-            config=config,
-            warnings=(*self.aligner.batch_size.notes[noted:], *found.warnings, *weak),
-            provenance={
-                "method": self.name,
-                "supervised": self.supervised,
-                "layers": dict(found.layers),
-                "seed": seed if generator is None else None,
-                "model": self.aligner.model_record(),
-                "prompts": [prompt.text for prompt in job.prompts],
-                "timesteps": {
-                    "collect": visit.steps.time.tolist(),
-                    "elbo": list(scores.timesteps),
-                },
-                "forwards": {
-                    "collect": len(job.prompts) * len(visit.steps),
-                    "elbo": len(set(words.elbo_texts)) * len(scores.timesteps),
-                },
-                "source": job.encoded.source,
-                "versions": versions(),
-            },
+        record = {
+            "method": self.name,
+            "supervised": self.supervised,
+            "layers": dict(found.layers),
+            "seed": seed if generator is None else None,
+            "model": self.aligner.model_record(),
+        }
+        return conclude(
+            job.encoded,
+            job.words,
+            (job.prompts, visit),
+            job.scores or Scores.neutral(len(job.words.phrases)),
+            (found.cross, found.heatmaps),
+            job.config,
+            (*self.aligner.batch_size.notes[noted:], *found.warnings),
+            record,
         )
 
     def _measured(self, job: Job, own: torch.Generator) -> Scores:

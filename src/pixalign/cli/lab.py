@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -115,27 +115,18 @@ def study(
 ) -> None:
     """Compare presets, controls and sweeps on scenes whose truth is known."""
     from pixalign.backbones.load import hide_loading_bars
-    from pixalign.export import make_folder, write_json
-    from pixalign.lab.study import study_of
+    from pixalign.lab.study import kept_study, study_of
     from pixalign.lab.summary import table
 
     hide_loading_bars()
-    keep = None
-    if out is not None:
-        keep = make_folder(out.parent) / f"{out.name}.partial"
-    result = study_of(
-        model,
-        split,
-        min(count, limit or count),
-        device=device,
-        reference=thresholds,
-        parts=parts.split(","),
-        stress_scenes=max(1, limit // 3) if limit else 60,
-        keep=keep,
-    )
-    if out is not None and keep is not None:
-        write_json(out, result)
-        keep.unlink(missing_ok=True)
+    asked = (model, split, min(count, limit or count))
+    options: dict[str, Any] = {
+        "device": device,
+        "reference": thresholds,
+        "parts": parts.split(","),
+        "stress_scenes": max(1, limit // 3) if limit else 60,
+    }
+    result = study_of(*asked, **options) if out is None else kept_study(*asked, out, **options)
     if json_:
         print_json(result)
     else:

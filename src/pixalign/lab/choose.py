@@ -15,7 +15,7 @@ from pixalign.lab.study import native_size
 from pixalign.lab.trial import Measured, Subject, draw_scenes, in_groups
 from pixalign.lab.variants import by_elbo
 from pixalign.metrics import THRESHOLDS, Tally, curve, tally
-from pixalign.own import SETTINGS_FILE, model_folder
+from pixalign.own import SETTINGS_FILE, located
 from pixalign.progress import Progress
 
 RANGES = ((0.0, 0.1), (0.0, 0.2), (0.1, 0.3), (0.2, 0.4), (0.4, 0.6))
@@ -33,7 +33,7 @@ def choose(aligner: Aligner, count: int, *, show: bool = True) -> dict[str, Any]
     First the layers' weights, one after the other, in the range (0, 0.2), by the uncalibrated
     mIoU at its best threshold; then the range; then gamma, centred or not, by the calibrated
     mIoU; then both thresholds; then the bound below which a map is called blind. All on
-    ``count`` val scenes.
+    ``count`` val scenes. "alone" says how far each layer gets by itself in that range.
     """
     names = {f"{low:g}-{high:g}": (low, high) for low, high in RANGES}
     start = "0-0.2"
@@ -43,6 +43,7 @@ def choose(aligner: Aligner, count: int, *, show: bool = True) -> dict[str, Any]
     reached = _best(scenes, weights, start)[0]
     tried: list[dict[str, Any]] = [{"layers": dict(weights), "miou": reached}]
     total = _ROUNDS * len(layers) * (len(WEIGHTS) - 1) + len(names) + 2 * len(GAMMAS)
+    total += len(layers)
     with Progress(total, "choose", show, "try") as progress:
         for _ in range(_ROUNDS):
             for layer in layers.names:
@@ -63,6 +64,8 @@ def choose(aligner: Aligner, count: int, *, show: bool = True) -> dict[str, Any]
             for strength in GAMMAS
         }
         progress.advance(len(powers))
+        alone = {layer: _best(scenes, {layer: 1.0}, name)[0] for layer in layers.names}
+        progress.advance(len(alone))
     strength, centred = max(powers, key=lambda power: powers[power][0])
     plain = _best(scenes, weights, name)
     settings = {
@@ -80,6 +83,7 @@ def choose(aligner: Aligner, count: int, *, show: bool = True) -> dict[str, Any]
         "uncalibrated": plain[0],
         "calibrated": powers[strength, centred][0],
         "ranges": ranges,
+        "alone": alone,
         "gammas": {f"{g:g}": powers[g, False][0] for g in GAMMAS},
         "centred": {f"{g:g}": powers[g, True][0] for g in GAMMAS},
         "tried": tried,
@@ -90,7 +94,7 @@ def choose_for(model: Path | None, count: int, device: str, *, show: bool = True
     """`choose` for a model folder (None: the embedded one), in float32; writes its settings."""
     aligner = Aligner.from_pretrained(model, device=device, dtype="float32", batch_size="auto")
     found = choose(aligner, count, show=show)
-    write_settings(found["settings"], model_folder(model))
+    write_settings(found["settings"], Path(located(model)))
     return found
 
 

@@ -149,7 +149,7 @@ class ClipStage:
         score = (seen * right).sum(1)
         figures = {
             f"of_{CHOICES}": _choice(seen, right, known.rich),
-            "of_32_plain": _choice(seen, read(known.plain), known.plain),
+            f"of_{CHOICES}_plain": _choice(seen, read(known.plain), known.plain),
             "missing_in_picture": float(((less * right).sum(1) < score).float().mean()),
         }
         for place, kind in enumerate(KINDS):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pixalign.backbones.load import family_of_folder
-from pixalign.export import make_folder, write_json
-from pixalign.lab.study import study_of
+from pixalign.lab.study import kept_study
 from pixalign.own import LAB, lab_folder, lab_models
 
 PARTS = ("main", "gamma", "sweeps")
@@ -33,24 +32,20 @@ def compare(
     for name, folder in folders.items():
         if family_of_folder(folder) is None:
             raise ValueError(f"{name!r} is no text-to-image model")
-    make_folder(out)
     found = {}
     for name in chosen:
         short = name.removeprefix(LAB)
         path = out / f"{short}.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if known.get("images") != count:
-            keep = out / f"{short}.json.partial"
-            known = study_of(name, "test", count, device=device, parts=PARTS, keep=keep, show=show)
-            write_json(path, known)
-            keep.unlink(missing_ok=True)
+            known = kept_study(name, "test", count, path, device=device, parts=PARTS, show=show)
         found[short] = known
     return found
 
 
 def table(results: Mapping[str, Any]) -> str:
     """mIoU of each family without calibration, and what calibration and its controls change."""
-    lines = [f"{'':<6}{'uncalibrated':>22}" + "".join(f"{n:>24}" for n in ("own", *CONTROLS))]
+    lines = [f"{'':<6}{'uncalibrated':>22}" + "".join(f"{n:>26}" for n in ("own", *CONTROLS))]
     for name, result in results.items():
         variants = result["variants"]
         plain = variants["uncalibrated"]["oracle"]
@@ -58,7 +53,7 @@ def table(results: Mapping[str, Any]) -> str:
         for variant in ("default", *CONTROLS):
             one = variants[variant]["oracle"]["minus_uncalibrated"]
             cells.append(f"{one['value']:+.2f} ({one['low']:+.2f} to {one['high']:+.2f})")
-        lines.append(f"{name:<6}{cells[0]:>22}" + "".join(f"{cell:>24}" for cell in cells[1:]))
+        lines.append(f"{name:<6}{cells[0]:>22}" + "".join(f"{cell:>26}" for cell in cells[1:]))
     images = {result["images"] for result in results.values()}
     scenes = " or ".join(map(str, sorted(images)))
     lines.append(f"mIoU in percent at the best threshold, 95 % intervals, {scenes} test scenes")

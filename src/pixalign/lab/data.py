@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from pixalign.export import writing_whole
+from pixalign.lab.models import latent_side
 from pixalign.lab.vocabulary import CaptionEncoder
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import CHUNK, SceneBatch, sample_scenes
@@ -154,7 +155,7 @@ def build_bank(
 ) -> Bank:
     """Encode train scenes start .. start + count - 1, as they are drawn at size x size."""
     begun = time.monotonic()
-    side = size // 2 ** (len(vae.config.block_out_channels) - 1)
+    side = latent_side(vae, size)
     shape = (count, vae.config.latent_channels, side, side)
     latents = torch.empty(shape, dtype=torch.float16, device=device)
     ids = torch.empty(count, encoder.length, dtype=torch.int16, device=device)
@@ -188,10 +189,9 @@ def kept_bank(
 
 
 def write_state(state: Mapping[str, Any], path: Path) -> None:
-    """torch.save beside the file and rename, so that a kill leaves the old one whole."""
-    partial_path = path.with_name(f".{path.name}.writing")
-    torch.save(dict(state), partial_path)
-    os.replace(partial_path, path)
+    """torch.save, of which a kill leaves the old file whole."""
+    with writing_whole(path) as file:
+        torch.save(dict(state), file)
 
 
 Drawn = TypeVar("Drawn")

@@ -9,9 +9,9 @@ from typing import Any
 
 from pixalign.export import write_bytes
 from pixalign.lab.figures import draw_all, own_label
+from pixalign.own import LAB_MODELS
 
 TEMPLATE = "lab.md.j2"
-FAMILIES = ("sd1", "sd2", "sdxl", "sd3")
 RESULTS = ("test", "val", "stress", "choice", "quality")
 
 
@@ -35,14 +35,13 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def read_families(folder: Path) -> dict[str, Any]:
-    """By family its study, which `pixalign lab families` writes, with its gates and choice."""
+    """By family its study, which `pixalign lab families` writes, with its choice of settings."""
     found = {}
-    for name in FAMILIES:
+    for name in LAB_MODELS:
         path = folder / f"{name}.json"
         if path.is_file():
             found[name] = {
                 "study": json.loads(path.read_text(encoding="utf-8")),
-                "gates": _optional(folder / f"{name}-gates.json"),
                 "choice": _optional(folder / f"{name}-choice.json"),
             }
     return found

@@ -22,7 +22,7 @@ from pixalign.heatmaps import combine_layers, resize
 from pixalign.lab.data import encode, in_parts, rendered
 from pixalign.lab.trial import APART, draw_scenes
 from pixalign.lab.vocabulary import class_columns
-from pixalign.own import model_folder
+from pixalign.own import located
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.sample import SLOTS, concatenate, sample_scenes
 from pixalign.schedule import Steps
@@ -140,7 +140,7 @@ def gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
 def judge(folder: Path, scenes: int, single: int, device: str) -> dict[str, Any]:
     """The gates of a saved pipeline."""
     place = str(resolve_device(device))
-    backbone = load(model_folder(folder), place, "float32")
+    backbone = load(located(folder), place, "float32")
     size = backbone.native_size[0]
     drawn = GateScenes.draw(backbone, scenes=scenes, single=single, size=size, device=place)
     return gates(backbone, drawn)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedModel
 
 from pixalign.backbones.load import load
-from pixalign.own import model_folder
+from pixalign.own import located
 from pixalign.types import allowed
 
 Config = Mapping[str, Any]
@@ -234,7 +234,7 @@ def load_vae(folder: Path, device: str) -> Any:
 
 def load_pipeline(folder: Path, device: str) -> Any:
     """A saved pipeline of any family in float32, quiet."""
-    return load(model_folder(folder), device, "float32").pipe
+    return load(located(folder), device, "float32").pipe
 
 
 def save_classifier(model: nn.Module, config: Config, folder: Path) -> None:

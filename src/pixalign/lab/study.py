@@ -7,6 +7,7 @@ intervals over images (`pixalign.lab.summary`).
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from pixalign.align import Aligner
 from pixalign.backbones.load import resolve_device
+from pixalign.export import make_folder, write_json
 from pixalign.heatmaps import activation, combine_layers, heatmaps_under, otsu
 from pixalign.lab.outcome import AUTOMATIC, Outcome
 from pixalign.lab.summary import describe_stress, summarise
@@ -30,6 +32,7 @@ from pixalign.types import allowed
 PARTS = ("main", "gamma", "sweeps", "stress")
 STRESS_LEVELS = (0.25, 0.5, 0.75, 1.0)
 _CHUNK = 24  # scenes in memory at once
+_SAVE_SECONDS = 30  # the whole outcome is written each time
 
 
 def native_size(aligner: Aligner) -> int:
@@ -58,6 +61,7 @@ def run(
     scenes = draw_scenes(split, count)
     key = json.dumps([split, count, sorted(parts), aligner.name, aligner.own])
     outcome = Outcome.load(keep, key) if keep else Outcome()
+    saved = time.monotonic()
     with Progress(len(scenes), f"study {split}", show, "scene") as progress:
         progress.advance(len(outcome.pairs))
         needs = (planned.collecting, planned.scoring, aligner.batch_size)
@@ -66,8 +70,9 @@ def run(
             for subject, measured in group:
                 _judge(outcome, planned, subject, measured)
                 progress.advance(1)
-            if keep:
+            if keep and time.monotonic() - saved > _SAVE_SECONDS:
                 outcome.save(keep, key)
+                saved = time.monotonic()
     return outcome
 
 
@@ -233,3 +238,12 @@ def study_of(
         batch_size=1024 if place.type == "cuda" else "auto",
     )
     return study(aligner, split, count, reference=known, **options)
+
+
+def kept_study(model: str | Path | None, split: str, count: int, out: Path, **options: Any) -> Any:
+    """`study_of`, written to ``out``; a stopped run is kept beside it and goes on."""
+    keep = make_folder(out.parent) / f"{out.name}.partial"
+    result = study_of(model, split, count, keep=keep, **options)
+    write_json(out, result)
+    keep.unlink(missing_ok=True)
+    return result
