@@ -15,11 +15,12 @@ from pixalign import baselines, heatmaps
 from pixalign.attention import AttentionReader, cross_keys
 from pixalign.baselines.base import EVENLY
 from pixalign.baselines.diffseg import _divergence, anchor_rows, merged
-from pixalign.baselines.diffsegmenter import WEIGHT, emphasised, shared
+from pixalign.baselines.diffsegmenter import WEIGHT, shared
 from pixalign.baselines.reading import OwnText, nearest_factor
 from pixalign.datasets import open_dataset
 from pixalign.prompts import compose
 from pixalign.types import Phrase
+from pixalign.weighting import emphasised
 
 CLASSES = ["dog", "hot dog", "zebra"]
 OPTIONS = {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from diffusers import DDPMScheduler, FlowMatchEulerDiscreteScheduler
+from diffusers import DDIMScheduler, DDPMScheduler, FlowMatchEulerDiscreteScheduler
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,7 @@ from pixalign.schedule import (
     per_step,
     positions,
     to_epsilon,
+    to_sample,
 )
 
 SD = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
@@ -49,6 +50,27 @@ def test_native_loss_over_omega_equals_weighted_epsilon_error(seed, power, objec
     converted = (to_epsilon(objective, output, z, steps) - noise).square().flatten(1).sum(1)
 
     torch.testing.assert_close(native, -lambda_slope * converted, rtol=1e-8, atol=0)
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    power=st.floats(0.3, 3.0),
+    objective=st.sampled_from(list(OBJECTIVES)),
+)
+def test_both_estimates_make_up_the_noised_latents(seed, power, objective):
+    """alpha x + sigma eps = z for whatever the network says."""
+    generator = torch.Generator().manual_seed(seed)
+    t = torch.rand(4, generator=generator, dtype=torch.float64) * 0.9 + 0.05
+    alpha, alpha_slope = 1 - t**power, -power * t ** (power - 1)
+    steps = Steps(t, alpha, t, alpha_slope, 2 * (alpha_slope / alpha - 1 / t))
+    z, output = torch.randn(2, 4, 2, 3, 3, generator=generator, dtype=torch.float64)
+
+    x, noise = (turn(objective, output, z, steps) for turn in (to_sample, to_epsilon))
+
+    torch.testing.assert_close(steps.noised(x, noise), z, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        OBJECTIVES[objective].target(x, noise, steps), output, rtol=1e-8, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -179,3 +201,69 @@ def test_per_step_keeps_the_precision_of_its_partner():
     assert per_step(values, torch.ones(2, 3)).dtype == torch.float32
     assert per_step(values, torch.ones(2, 3, dtype=torch.float64)).dtype == torch.float64
     assert per_step(values, torch.ones(2, 3, dtype=torch.float16)).dtype == torch.float32
+
+
+# ---- paths ----
+
+
+@pytest.mark.parametrize("objective", ["epsilon", "velocity", "sample"])
+@pytest.mark.parametrize("count", [1, 7, 50])
+def test_path_is_ddim_as_diffusers_takes_it(objective, count):
+    kinds = {"epsilon": "epsilon", "velocity": "v_prediction", "sample": "sample"}
+    scheduler = DDIMScheduler(
+        **SD,
+        clip_sample=False,
+        set_alpha_to_one=False,
+        timestep_spacing="trailing",
+        prediction_type=kinds[objective],
+    )
+    scheduler.set_timesteps(count)
+    path = sd_schedule().path(count)
+    assert path.steps.time.tolist() == scheduler.timesteps.tolist()
+    if count == 50:
+        assert path.steps.time.tolist() == list(range(999, 0, -20))
+        assert path.ends.time.tolist() == [*range(979, 0, -20), 0]
+    generator = torch.Generator().manual_seed(0)
+    for index, time in enumerate(scheduler.timesteps):
+        z, output = torch.randn(2, 2, 4, 3, 3, generator=generator)
+        found = path.advance(objective, output, z, index)
+        if count != 7:  # diffusers steps by 1000 // 7, we to the next of its own timesteps
+            expected = scheduler.step(output, time, z).prev_sample
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        back = path.retreat(objective, output, found, index)
+        assert torch.isfinite(back).all()
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_path_of_a_flow_is_eulers(shift):
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=shift)
+    scheduler.set_timesteps(12)
+    path = FlowSchedule(shift).path(12)
+    torch.testing.assert_close(path.steps.time.float(), scheduler.timesteps)
+    z, output = torch.randn(2, 2, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    for index, time in enumerate(scheduler.timesteps):
+        expected = scheduler.step(output, time, z).prev_sample
+        found = path.advance("flow", output, z, index)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["epsilon", "velocity", "flow"])
+def test_the_way_back_is_the_way_there_where_the_network_says_the_same(objective):
+    """Noise of the noise's estimate alone moves; epsilon is kept, so both ways cancel."""
+    schedule = FlowSchedule(3.0) if objective == "flow" else sd_schedule()
+    path = schedule.path(10)
+    z, noise = torch.randn(2, 2, 4, 3, 3, generator=torch.Generator().manual_seed(1)).double()
+    for index in range(1, 9):
+        rows = torch.full((2,), index)
+        x = to_sample("epsilon", noise, z, path.steps[rows])
+        before = OBJECTIVES[objective].target(x, noise, path.steps[rows])
+        there = path.advance(objective, before, z, index)
+        after = OBJECTIVES[objective].target(x, noise, path.ends[rows])
+        torch.testing.assert_close(path.retreat(objective, after, there, index), z)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1001])
+def test_paths_have_between_one_and_all_steps(count):
+    for schedule in (sd_schedule(), FlowSchedule()):
+        with pytest.raises(ValueError, match=f"steps is {count}; allowed: 1 to 1000"):
+            schedule.path(count)

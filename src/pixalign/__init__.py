@@ -4,6 +4,7 @@ from pixalign.align import Aligner, EncodedImage
 from pixalign.alignment import Alignment
 from pixalign.capture import WordMaps, capture
 from pixalign.config import AlignConfig
+from pixalign.generation import Generation, generate
 from pixalign.types import Phrase
 
 __version__ = "0.1.0"
@@ -13,7 +14,9 @@ __all__ = [
     "Aligner",
     "Alignment",
     "EncodedImage",
+    "Generation",
     "Phrase",
     "WordMaps",
     "capture",
+    "generate",
 ]

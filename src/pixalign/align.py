@@ -21,7 +21,7 @@ from pixalign.config import AlignConfig
 from pixalign.heatmaps import activation, combine_layers, refine, to_image
 from pixalign.images import ImageLike, model_size, read_image, to_pixels
 from pixalign.measure import attention_maps, class_scores
-from pixalign.own import EMBEDDED, located, model_settings
+from pixalign.own import located, model_name, model_settings
 from pixalign.plan import Visit, Words, plan_visits, plan_words
 from pixalign.progress import Progress
 from pixalign.prompts import Classes, Prompt
@@ -106,8 +106,7 @@ class Aligner:
             place = located(model)
             own = model_settings(Path(place))
             backbone = load(place, device, dtype, **options)
-            embedded = "sd1-like, embedded"
-            name = embedded if model is None or place is EMBEDDED else os.fspath(model)
+            name = model_name(model)
         return cls(
             backbone,
             config=config,
@@ -301,14 +300,7 @@ class Aligner:
 
     def model_record(self) -> dict[str, Any]:
         """What results say of the model."""
-        backbone = self.backbone
-        return {
-            "name": self.name,
-            "family": backbone.family,
-            "objective": backbone.objective,
-            "device": str(backbone.device),
-            "dtype": str(backbone.dtype).removeprefix("torch."),
-        }
+        return {"name": self.name, **self.backbone.record()}
 
 
 def _passes(words: Sequence[Words], config: AlignConfig) -> int:

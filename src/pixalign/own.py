@@ -53,6 +53,13 @@ def located(model: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
     return lab_folder(str(model)) if str(model).startswith(LAB) else model
 
 
+def model_name(model: Any) -> str | None:
+    """What results call a model that was named; None for one that was given as an object."""
+    if model is not None and not isinstance(model, str | os.PathLike):
+        return None
+    return "sd1-like, embedded" if located(model) is EMBEDDED else str(model)
+
+
 def lab_models() -> dict[str, Path]:
     """The lab's text-to-image models that are there, by name."""
     found = {}

@@ -74,8 +74,50 @@ class Steps:
         return weights / weights.sum()
 
 
+@dataclass(frozen=True)
+class Path:
+    """The way from noise to a picture in T steps, noisiest first; step i leads to ``ends[i]``."""
+
+    steps: Steps
+    ends: Steps
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def at(self, index: int, count: int) -> Steps:
+        """Step ``index`` for each of ``count`` latents."""
+        return self.steps[torch.full((count,), index)]
+
+    def advance(self, objective: str, output: Tensor, z: Tensor, index: int) -> Tensor:
+        """From z [B, ...] at step ``index``, where the network said ``output``, to its end.
+
+        z' = alpha' x + sigma' eps with the estimates of x and eps: DDIM without noise, and on the
+        straight path of a flow Euler's method.
+        """
+        rows = torch.full((len(z),), index)
+        return _moved(objective, output, z, self.steps[rows], self.ends[rows])
+
+    def retreat(self, objective: str, output: Tensor, z: Tensor, index: int) -> Tensor:
+        """The way back: from z [B, ...], where step ``index`` ends, to where it began.
+
+        ``output`` is what the network says to z at the time of step ``index``.
+        """
+        rows = torch.full((len(z),), index)
+        return _moved(objective, output, z, self.ends[rows], self.steps[rows])
+
+
+def _moved(objective: str, output: Tensor, z: Tensor, here: Steps, there: Steps) -> Tensor:
+    return there.noised(
+        to_sample(objective, output, z, here), to_epsilon(objective, output, z, here)
+    )
+
+
 class Schedule(Protocol):
     """A noise schedule that can be visited by position in [0, 1] or by training index."""
+
+    def path(self, count: int) -> Path:
+        """``count`` steps from noise to a picture, evenly over the schedule."""
+        ...
 
     def at_positions(self, positions: Tensor) -> Steps:
         """The steps at positions in [0, 1]."""
@@ -101,6 +143,12 @@ class DiscreteSchedule:
 
     def __len__(self) -> int:
         return len(self.alpha)
+
+    def path(self, count: int) -> Path:
+        """999, 979, ..., 19 for 50 of 1,000 steps; the last leads to training step 0."""
+        _check_count(count, len(self))
+        starts = [round(len(self) * (1 - step / count)) - 1 for step in range(count)]
+        return Path(self.at_indices(starts), self.at_indices([*starts[1:], 0]))
 
     def at_positions(self, positions: Tensor) -> Steps:
         """The training steps nearest to the positions in [0, 1]."""
@@ -129,27 +177,48 @@ class FlowSchedule:
     def __len__(self) -> int:
         return self.length
 
+    def path(self, count: int) -> Path:
+        """diffusers' sigmas: evenly from 1 to the smallest of training, shifted, and then 0."""
+        _check_count(count, self.length)
+        lowest = self._shifted(torch.tensor(1 / self.length, dtype=torch.float64))
+        even = torch.linspace(1.0, float(lowest), count, dtype=torch.float64)
+        sigmas = torch.cat([self._shifted(even), torch.zeros(1, dtype=torch.float64)])
+        return Path(self._near(sigmas[:-1], 1e-6), self._near(sigmas[1:], 1e-6))
+
     def at_positions(self, positions: Tensor) -> Steps:
         """t = position. lambda' = -2 / (t (1 - t)) is infinite at both ends, so t stays inside."""
-        t = positions.double().clamp(1e-4, 1 - 1e-4)
+        inside = positions.double().clamp(1e-4, 1 - 1e-4)
+        return self._near(inside, 0.0)
+
+    def _near(self, t: Tensor, margin: float) -> Steps:
+        """Steps at t; all but the time that the network is told stays ``margin`` from both ends."""
+        inside = t.clamp(margin, 1 - margin)
         return Steps(
             time=t * self.length,
-            alpha=1 - t,
-            sigma=t,
+            alpha=1 - inside,
+            sigma=inside,
             alpha_slope=-torch.ones_like(t),
-            lambda_slope=-2 / (t * (1 - t)),
+            lambda_slope=-2 / (inside * (1 - inside)),
         )
+
+    def _shifted(self, s: Tensor) -> Tensor:
+        return self.shift * s / (1 + (self.shift - 1) * s)
 
     def at_indices(self, indices: Sequence[int]) -> Steps:
         """Indices into the scheduler's shifted table of sigmas, lowest first."""
         _check_indices(indices, self.length)
         s = (torch.tensor(indices).double() + 1) / self.length
-        return self.at_positions(self.shift * s / (1 + (self.shift - 1) * s))
+        return self.at_positions(self._shifted(s))
 
 
 def _check_indices(indices: Sequence[int], length: int) -> None:
     if not indices or min(indices) < 0 or max(indices) >= length:
         raise ValueError(f"timesteps {list(indices)} do not all lie in 0..{length - 1}")
+
+
+def _check_count(count: int, length: int) -> None:
+    if not 1 <= count <= length:
+        raise ValueError(f"steps is {count}; allowed: 1 to {length}")
 
 
 def positions(
@@ -179,12 +248,14 @@ def per_step(values: Tensor, like: Tensor) -> Tensor:
 class Objective:
     """One row of the paper's Table 1.
 
-    ``target(x, eps, steps)`` is what the network estimates; ``to_epsilon(out, z, steps)``
-    solves that for epsilon; ``omega(steps)`` makes target-error / omega the ELBO integrand.
+    ``target(x, eps, steps)`` is what the network estimates; ``to_epsilon(out, z, steps)`` and
+    ``to_sample(out, z, steps)`` solve that for epsilon and for x; ``omega(steps)`` makes
+    target-error / omega the ELBO integrand.
     """
 
     target: Callable[[Tensor, Tensor, Steps], Tensor]
     to_epsilon: Callable[[Tensor, Tensor, Steps], Tensor]
+    to_sample: Callable[[Tensor, Tensor, Steps], Tensor]
     omega: Callable[[Steps], Tensor]
 
 
@@ -197,12 +268,17 @@ OBJECTIVES: dict[str, Objective] = {
     "epsilon": Objective(
         target=lambda x, eps, s: eps,
         to_epsilon=lambda out, z, s: out,
+        to_sample=lambda out, z, s: (z - per_step(s.sigma, z) * out) / per_step(s.alpha, z),
         omega=lambda s: -1 / s.lambda_slope,
     ),
     "velocity": Objective(
         target=lambda x, eps, s: per_step(s.alpha, x) * eps - per_step(s.sigma, x) * x,
         to_epsilon=lambda out, z, s: (
             (per_step(s.alpha, z) * out + per_step(s.sigma, z) * z)
+            / per_step(s.alpha**2 + s.sigma**2, z)
+        ),
+        to_sample=lambda out, z, s: (
+            (per_step(s.alpha, z) * z - per_step(s.sigma, z) * out)
             / per_step(s.alpha**2 + s.sigma**2, z)
         ),
         omega=lambda s: -((s.alpha**2 + s.sigma**2) ** 2) / (s.alpha**2 * s.lambda_slope),
@@ -215,16 +291,22 @@ OBJECTIVES: dict[str, Objective] = {
             (out - per_step(s.alpha_slope / s.alpha, z) * z)
             / per_step(-s.sigma * s.lambda_slope / 2, z)
         ),
+        to_sample=lambda out, z, s: (
+            (per_step(_sigma_slope(s), z) * z - per_step(s.sigma, z) * out)
+            / per_step(-s.alpha * s.sigma * s.lambda_slope / 2, z)
+        ),
         omega=lambda s: -(s.sigma**2) * s.lambda_slope / 4,
     ),
     "sample": Objective(
         target=lambda x, eps, s: x,
         to_epsilon=lambda out, z, s: (z - per_step(s.alpha, z) * out) / per_step(s.sigma, z),
+        to_sample=lambda out, z, s: out,
         omega=lambda s: -(s.sigma**2) / (s.alpha**2 * s.lambda_slope),
     ),
     "score": Objective(
         target=lambda x, eps, s: -eps / per_step(s.sigma, x),
         to_epsilon=lambda out, z, s: -per_step(s.sigma, z) * out,
+        to_sample=lambda out, z, s: (z + per_step(s.sigma**2, z) * out) / per_step(s.alpha, z),
         omega=lambda s: -1 / (s.sigma**2 * s.lambda_slope),
     ),
 }
@@ -240,3 +322,9 @@ def to_epsilon(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tenso
     """The network's output [T, ...] at z [T, ...] as an estimate of the noise."""
     allowed("objective", objective, tuple(OBJECTIVES))
     return OBJECTIVES[objective].to_epsilon(output, z, steps)
+
+
+def to_sample(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
+    """The network's output [T, ...] at z [T, ...] as an estimate of the clean latents."""
+    allowed("objective", objective, tuple(OBJECTIVES))
+    return OBJECTIVES[objective].to_sample(output, z, steps)

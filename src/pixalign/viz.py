@@ -106,3 +106,44 @@ def _above_legend(picture: Image.Image, legend: Sequence[str], colours: np.ndarr
             (left + swatch + gap, top + swatch / 2), text, fill="black", font=font, anchor="lm"
         )
     return sheet
+
+
+def titled_rows(
+    rows: Sequence[Sequence[Image.Image]],
+    columns: Sequence[str],
+    titles: Sequence[str] = (),
+    side: int = 256,
+) -> Image.Image:
+    """Rows of pictures under the columns' headings, each row under its title if it has one.
+
+    Pictures are brought to ``side`` pixels on their longer side.
+    """
+    font, gap = ImageFont.load_default(16), 6
+    head, line = 26, 24 if titles else 0
+    cells = [[_fitted(picture, side) for picture in row] for row in rows]
+    width = gap + (side + gap) * max(len(row) for row in rows)
+    heights = [line + gap + max(cell.height for cell in row) for row in cells]
+    sheet = Image.new("RGB", (width, head + sum(heights) + gap), "white")
+    draw = ImageDraw.Draw(sheet)
+    for place, text in enumerate(columns):
+        draw.text((gap + place * (side + gap), 4), text, fill="black", font=font)
+    top = head
+    for index, row in enumerate(cells):
+        if titles:
+            draw.text((gap, top + 2), _shortened(titles[index], width, font), "#444444", font=font)
+        for place, cell in enumerate(row):
+            sheet.paste(cell, (gap + place * (side + gap), top + line))
+        top += heights[index]
+    return sheet
+
+
+def _fitted(picture: Image.Image, side: int) -> Image.Image:
+    scale = side / max(picture.size)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    return picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+
+
+def _shortened(text: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    while font.getlength(text) > width - 12:
+        text = text[:-2].rstrip(" .…") + "…"
+    return text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pixalign.attention import Site
 from pixalign.prompts import Prompt, Span, token_columns
@@ -34,6 +34,13 @@ class TextCondition:
 
     def __getitem__(self, rows: Tensor) -> TextCondition:
         return TextCondition(self.embeds[rows], None if self.pooled is None else self.pooled[rows])
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[TextCondition]) -> TextCondition:
+        """All prompts of the parts, in order."""
+        pooled = [part.pooled for part in parts if part.pooled is not None]
+        embeds = torch.cat([part.embeds for part in parts])
+        return cls(embeds, torch.cat(pooled) if pooled else None)
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ class Backbone(ABC):
     description: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]  # hub ids
     half_dtype: ClassVar[torch.dtype] = torch.float16  # what the family is run in on a GPU
+    guidance: ClassVar[float] = 7.5  # with which the family's pictures are usually made
 
     def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
@@ -144,6 +152,15 @@ class Backbone(ABC):
         dtype: torch.dtype = self.denoiser.dtype
         return dtype
 
+    def record(self) -> dict[str, str]:
+        """What results say of the model."""
+        return {
+            "family": self.family,
+            "objective": self.objective,
+            "device": str(self.device),
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
     @property
     def vae_factor(self) -> int:
         """Pixels on one side of a latent position."""
@@ -190,6 +207,16 @@ class Backbone(ABC):
         _check_finite(latents, "the VAE", torch.float32)
         return latents
 
+    @torch.no_grad()
+    def decode_latents(self, latents: Tensor) -> Tensor:
+        """Pictures float32 [B, 3, H, W] in [0, 1] of latents [B, C, h, w], one after the other."""
+        vae = self._float32_vae()
+        scaled = latents / vae.config.scaling_factor + (vae.config.shift_factor or 0.0)
+        pictures = [vae.decode(one[None].to(vae.dtype))[0].float() for one in scaled]
+        pixels = torch.cat(pictures)
+        _check_finite(pixels, "the VAE", torch.float32)
+        return (pixels / 2 + 0.5).clamp(0, 1)
+
     def _float32_vae(self) -> Any:
         """The pipeline's VAE, or a float32 copy of it: half precision overflows in some."""
         vae = self.pipe.vae
@@ -201,7 +228,6 @@ class Backbone(ABC):
             device = self.device  # asking walks through the whole pipeline
             with torch.device("meta"):
                 copy = type(vae).from_config(vae.config)
-            copy.decoder, copy.post_quant_conv = nn.Identity(), None
             kept = {name: weights[name].to(device, torch.float32) for name in copy.state_dict()}
             copy.load_state_dict(kept, assign=True)
             self._vae = copy.eval()
@@ -214,11 +240,16 @@ class Backbone(ABC):
             self._encode_text(list(prompts[first : first + _TEXT_BATCH]))
             for first in range(0, len(prompts), _TEXT_BATCH)
         ]
-        pooled = [part.pooled for part in parts if part.pooled is not None]
-        return TextCondition(
-            embeds=torch.cat([part.embeds for part in parts]).to(self.dtype),
-            pooled=torch.cat(pooled).to(self.dtype) if pooled else None,
-        )
+        return self._in_dtype(TextCondition.concatenate(parts))
+
+    @torch.no_grad()
+    def unconditional(self) -> TextCondition:
+        """What guidance leads away from: the empty prompt, as the pipeline itself encodes it."""
+        return self._in_dtype(self._encode_text([""]))
+
+    def _in_dtype(self, text: TextCondition) -> TextCondition:
+        pooled = None if text.pooled is None else text.pooled.to(self.dtype)
+        return TextCondition(text.embeds.to(self.dtype), pooled)
 
     def fits(self, text: str) -> bool:
         """Whether every text encoder reads the whole text."""
@@ -273,15 +304,24 @@ class Backbone(ABC):
         """Whether `epsilon` runs compiled code."""
         return self._compiled is not None
 
-    @torch.no_grad()
-    def predict(
+    def output(
         self, z: Tensor, steps: Steps, text: TextCondition, *, network: Any = None
     ) -> Tensor:
-        """The network's output at noised latents [B, C, h, w], steps [B], texts [B]: float32."""
+        """The network's output at noised latents [B, C, h, w], steps [B], texts [B]: float32.
+
+        Gradients flow to the latents and the texts where they are asked for.
+        """
         time = steps.time.float().to(z.device)
         asked = self.denoiser if network is None else network
         output = self.forward(asked, z.to(self.dtype), time, text)
         return output.float()
+
+    @torch.no_grad()
+    def predict(
+        self, z: Tensor, steps: Steps, text: TextCondition, *, network: Any = None
+    ) -> Tensor:
+        """`output` without gradients."""
+        return self.output(z, steps, text, network=network)
 
     def epsilon(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
         """The network's estimate of the noise in z, whatever its objective: float32 [B, ...]."""

@@ -26,6 +26,7 @@ class StableDiffusion3(Backbone):
         "stabilityai/stable-diffusion-3.5-medium",
     )
     half_dtype = torch.bfloat16
+    guidance = 7.0
 
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pixalign.backbones.base import TextCondition, TextStream
@@ -17,6 +18,7 @@ class StableDiffusionXL(StableDiffusion):
     family = "sdxl"
     description = "Stable Diffusion XL (UNet, two text encoders, added conditions)"
     examples = ("stabilityai/stable-diffusion-xl-base-1.0",)
+    guidance = 5.0
 
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
@@ -37,6 +39,14 @@ class StableDiffusionXL(StableDiffusion):
             prompts, device=self.device, do_classifier_free_guidance=False
         )
         return TextCondition(embeds, pooled)
+
+    @torch.no_grad()
+    def unconditional(self) -> TextCondition:
+        empty = super().unconditional()
+        if not self.pipe.config.force_zeros_for_empty_prompt:
+            return empty
+        assert empty.pooled is not None
+        return TextCondition(torch.zeros_like(empty.embeds), torch.zeros_like(empty.pooled))
 
     def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
         height, width = (side * self.vae_factor for side in z.shape[-2:])

@@ -21,6 +21,7 @@ from pixalign.heatmaps import combine_layers, refine, resize, to_image
 from pixalign.plan import Passes, Visit, Words
 from pixalign.prompts import Prompt, locate, split
 from pixalign.types import Size
+from pixalign.weighting import emphasised
 
 WEIGHT = 1.1**2  # of "(class)++"
 # By factor of the latent grid: 8, 16, 32 and 64 on SD1.
@@ -114,14 +115,6 @@ class DiffSegmenter(Method):
         )
         batch_size = self.aligner.batch_size
         return gather(self.backbone, passes, spans, wanted, batch_size, job.progress)
-
-
-def emphasised(embeds: Tensor, empty: Tensor, columns: Sequence[int], weight: float) -> Tensor:
-    """z_empty + weight (z - z_empty) at some tokens of embeddings [L, D]."""
-    weighted, plain = embeds.clone(), empty[list(columns)].float()
-    strong = plain + weight * (embeds[list(columns)].float() - plain)
-    weighted[list(columns)] = strong.to(embeds.dtype)
-    return weighted
 
 
 def shared(factors: set[int]) -> dict[int, float]:

@@ -13,6 +13,7 @@ import typer
 
 from pixalign.cli.bench import bench
 from pixalign.cli.common import Device, Json, print_json
+from pixalign.cli.generate import generate
 from pixalign.cli.lab import lab
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
+app.command()(generate)
 app.add_typer(bench, name="bench")
 app.add_typer(lab, name="lab")
 

@@ -1,0 +1,16 @@
+"""Compositional generation: pictures in which everything that the prompt names is there."""
+
+from pixalign.generation.entities import Entity, entities_of, given_entities, read_non_entities
+from pixalign.generation.generate import METHODS, entities_in, generate
+from pixalign.generation.result import Generation
+
+__all__ = [
+    "METHODS",
+    "Entity",
+    "Generation",
+    "entities_in",
+    "entities_of",
+    "generate",
+    "given_entities",
+    "read_non_entities",
+]

@@ -1,0 +1,131 @@
+"""Plain sampling, and the paper's: alignment scores reweight the prompt at every step."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pixalign.backbones import Backbone, TextCondition
+from pixalign.calibrate import alignment_scores
+from pixalign.generation.drawing import Drawing
+from pixalign.sampling import guided
+from pixalign.schedule import to_epsilon
+from pixalign.weighting import emphasised
+
+
+class Plain:
+    """Deterministic sampling with classifier-free guidance; the base of all methods.
+
+    A method may move the latents before a step (`before`), or choose another output (`output`).
+    ``weights`` and ``errors`` float32 [T, N], one tensor a picture, are what a method leaves of
+    its entities: 1 and NaN where it did nothing.
+    """
+
+    name: ClassVar[str] = "plain"
+    reads_entities: ClassVar[bool] = False
+    few: ClassVar[int] = 0  # with fewer entities than this the method does nothing
+
+    def __init__(self, drawing: Drawing) -> None:
+        self.drawing = drawing
+        shapes = [(len(drawing.path), len(columns)) for columns in drawing.columns]
+        self.weights = [torch.ones(shape) for shape in shapes]
+        self.errors = [torch.full(shape, torch.nan) for shape in shapes]
+
+    @classmethod
+    def check(cls, backbone: Backbone) -> None:
+        """Refuse families that the method does not know."""
+
+    def before(self, index: int, z: Tensor) -> Tensor:
+        """The latents [B, C, h, w] with which the step begins."""
+        return z
+
+    def output(self, index: int, z: Tensor) -> Tensor:
+        """The guided output for latents [B, C, h, w]: both texts in one batch."""
+        drawing = self.drawing
+        text = TextCondition.concatenate([drawing.emptied(len(z)), drawing.texts])
+        empty, full = drawing.ask(index, torch.cat([z, z]), text).chunk(2)
+        return guided(full, empty, drawing.settings.guidance)
+
+
+class Elbo(Plain):
+    """The paper's: entities whose own prompt explains the step least weigh more in it.
+
+    At each step e_i is the mean squared difference between the noise estimates of the whole prompt
+    and of entity i alone, S = gamma ** minmax(e), and the weight 1 / S, rounded to hundredths.
+    The empty prompt, the whole one and all entities go through the network in one batch, the
+    reweighted prompt after them: (3 + N) / 2 times the passes of plain sampling for N entities.
+    """
+
+    name = "elbo"
+    reads_entities = True
+    few = 2
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__(drawing)
+        backbone = drawing.backbone
+        several = [
+            (picture, entity)
+            for picture, wish in enumerate(drawing.wishes)
+            for entity in wish.entities
+            if len(wish.entities) >= self.few
+        ]
+        device = drawing.noise.device
+        self.owners = torch.tensor([picture for picture, _ in several], dtype=torch.long)
+        if several:
+            alone = list(dict.fromkeys(entity.text for _, entity in several))
+            place = [alone.index(entity.text) for _, entity in several]
+            self.entity_texts = backbone.encode_text(alone)[torch.tensor(place, device=device)]
+            self.blank = backbone.encode_text([""]).embeds[0]
+
+    def output(self, index: int, z: Tensor) -> Tensor:
+        """The guided output, with the reweighted prompt where the method acts."""
+        drawing = self.drawing
+        if not len(self.owners) or not drawing.settings.acts(index):
+            return super().output(index, z)
+        there = self.owners.to(z.device)
+        text = [drawing.emptied(len(z)), drawing.texts, self.entity_texts]
+        latents = torch.cat([z, z, z[there]])
+        found = drawing.ask(index, latents, TextCondition.concatenate(text))
+        empty, full, alone = torch.split(found, [len(z), len(z), len(there)])
+        heavy = self._reweighted(index, self._differences(index, z, full, alone))
+        if heavy:
+            rows = torch.tensor(list(heavy), device=z.device)
+            embeds = torch.stack(list(heavy.values()))
+            pooled = drawing.texts[rows].pooled
+            full = full.index_copy(
+                0, rows, drawing.ask(index, z[rows], TextCondition(embeds, pooled))
+            )
+        return guided(full, empty, drawing.settings.guidance)
+
+    def _differences(self, index: int, z: Tensor, full: Tensor, alone: Tensor) -> Tensor:
+        """[E] on the CPU: how far each entity's noise estimate lies from its whole prompt's."""
+        objective, path = self.drawing.backbone.objective, self.drawing.path
+        there = self.owners.to(z.device)
+        whole = to_epsilon(objective, full, z, path.at(index, len(z)))
+        each = to_epsilon(objective, alone, z[there], path.at(index, len(there)))
+        return (each - whole[there]).square().mean((1, 2, 3)).cpu()
+
+    def _reweighted(self, index: int, differences: Tensor) -> dict[int, Tensor]:
+        """Embeddings [L, D] of the prompts in which some entity weighs more than 1, by picture."""
+        drawing, heavy = self.drawing, {}
+        for picture in sorted(set(self.owners.tolist())):
+            errors = differences[self.owners == picture]
+            weights = entity_weights(errors, drawing.settings.strength)
+            self.errors[picture][index], self.weights[picture][index] = errors, weights
+            embeds = drawing.texts.embeds[picture]
+            for columns, weight in zip(drawing.columns[picture], weights.tolist(), strict=True):
+                if weight > 1:
+                    embeds = emphasised(embeds, self.blank, columns.words, weight)
+                    heavy[picture] = embeds
+        return heavy
+
+
+def entity_weights(differences: Tensor, strength: float) -> Tensor:
+    """float32 [N] in [1, strength], in hundredths: 1 / S with S = gamma ** minmax(e) (Eq. 5).
+
+    Equal differences, and a single one, give 1.
+    """
+    scores = alignment_scores(differences, 1 / strength)
+    return (1 / scores).mul(100).round() / 100

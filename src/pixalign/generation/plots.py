@@ -1,0 +1,32 @@
+"""What a method did to the entities, step by step, as a picture (needs matplotlib)."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from pixalign.export import write_bytes
+from pixalign.generation.result import Generation
+
+
+def plot_weights(made: Generation, path: Path) -> Path:
+    """Write a PNG of each entity's weight in the prompt at each step."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError(
+            'plots need matplotlib; install it: pip install "pixalign[bench]"'
+        ) from error
+    if not made.entities:
+        raise ValueError(f"{made.prompt!r} has no entities whose weights could be plotted")
+    figure = Figure(figsize=(7, 3.2))
+    axes = figure.subplots()
+    for place, entity in enumerate(made.entities):
+        axes.step(range(len(made.weights)), made.weights[:, place], where="mid", label=entity.text)
+    axes.set(xlabel="step, from noise to picture", ylabel="weight", title=made.prompt)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
+    return write_bytes(path, file.getvalue())

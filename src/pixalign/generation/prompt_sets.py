@@ -1,0 +1,294 @@
+"""Prompt sets for compositional generation: drawn by seed, or read from files.
+
+The generated ones follow the designs of Attend-and-Excite and DVMP with words of our own, or use
+the lab's classes and colours. The same seed gives the same prompts, and fewer prompts are the
+first of more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+
+import numpy as np
+
+from pixalign.scenes.atlas import class_names
+from pixalign.scenes.sample import COLOURS as LAB_COLOURS
+from pixalign.scenes.sample import PREFIX
+
+SEED = 2024
+DVMP_COUNT = 600
+LAB_COUNT = 222  # every one of the lab's 111 classes equally often, two or three a prompt
+# The second half of each generator's key, so that no two sets share their draws.
+STREAMS = {"ae": 1, "dvmp": 2, "lab-pairs": 3, "lab-attributes": 4, "lab-three": 5}
+
+GROUPS = ("animals", "animals_objects", "objects")
+ANIMALS = tuple("cat dog bird bear lion horse elephant monkey frog turtle rabbit mouse".split())
+OBJECTS = tuple(
+    "backpack glasses crown suitcase chair balloon bow car bowl bench clock apple".split()
+)
+COLOURS = tuple("red orange yellow green blue purple pink brown gray black white".split())
+WORN = ("glasses", "crown", "bow")  # "a cat with a red bow"
+PLURAL = ("glasses",)  # without an article
+
+
+@dataclass(frozen=True)
+class SetPrompt:
+    """A prompt of a set and its entities: phrases of the text with their attributes, in order.
+
+    Without entities they are left to be found. ``pair`` numbers two prompts that belong together.
+    """
+
+    text: str
+    entities: tuple[str, ...]
+    pair: int | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Nouns that take the same modifiers: at most one of each list, written in this order."""
+
+    nouns: tuple[str, ...]
+    modifiers: tuple[tuple[str, ...], ...]
+
+
+_PATTERNS = ("spotted", "striped", "checkered", "dotted")
+DVMP_KINDS = {
+    "animal": Kind(
+        tuple(
+            "antelope bear bird cat cow crocodile deer dog donkey duck elephant fox frog giraffe "
+            "goat horse kangaroo lion lizard monkey mouse otter owl panda parrot penguin pig "
+            "rabbit sheep squirrel tiger turtle wolf zebra".split()
+        ),
+        (
+            ("sleepy", "happy", "angry", "curious", "proud"),
+            ("tiny", "small", "big"),
+            ("furry", "fluffy", "wet", "shaggy"),
+            COLOURS,
+            _PATTERNS,
+            ("baby",),
+        ),
+    ),
+    "object": Kind(
+        tuple(
+            "backpack balloon basket bell bench bicycle boat book bottle bowl bus car chair clock "
+            "crown cup drum guitar hat kettle ladder lamp mug piano plate shoe sofa spoon "
+            "suitcase table teapot train truck umbrella vase violin".split()
+        ),
+        (
+            ("beautiful", "broken", "elegant"),
+            ("tiny", "small", "big", "tall"),
+            ("modern", "old", "antique"),
+            ("shiny", "dusty", "smooth"),
+            COLOURS,
+            _PATTERNS,
+            ("wooden", "metal", "glass", "plastic", "leather"),
+        ),
+    ),
+    "food": Kind(
+        tuple(
+            "apple avocado banana carrot coconut cookie cupcake lemon mango mushroom onion orange "
+            "peach pear pepper pineapple plum pumpkin strawberry tomato".split()
+        ),
+        (
+            ("tiny", "small", "big"),
+            ("fresh", "ripe", "rotten", "sliced"),
+            ("shiny", "fuzzy", "frozen"),
+            COLOURS,
+            _PATTERNS,
+        ),
+    ),
+}
+DVMP_MODIFIERS = 3  # of a noun, at most
+
+
+def attend_excite(seed: int = SEED) -> dict[str, tuple[SetPrompt, ...]]:
+    """{group: prompts}: 66 pairs of animals, 144 animals each with an object, 66 pairs of objects.
+
+    Every object has a colour, two in one prompt different ones; an animal has none. What can be
+    worn joins the animal by "with", everything else by "and".
+    """
+    rng = _generator(seed, "ae")
+    groups: dict[str, list[SetPrompt]] = {group: [] for group in GROUPS}
+    for pair in combinations(ANIMALS, 2):
+        groups["animals"].append(_joined(pair))
+    for animal, thing in product(ANIMALS, OBJECTS):
+        coloured = f"{rng.choice(COLOURS)} {thing}"
+        word = "with" if thing in WORN else "and"
+        groups["animals_objects"].append(_joined((animal, coloured), word))
+    for things in combinations(OBJECTS, 2):
+        colours = rng.choice(COLOURS, 2, replace=False)
+        pair = (f"{colours[0]} {things[0]}", f"{colours[1]} {things[1]}")
+        groups["objects"].append(_joined(pair))
+    return {group: tuple(prompts) for group, prompts in groups.items()}
+
+
+def read_attend_excite(path: str | os.PathLike[str]) -> dict[str, tuple[SetPrompt, ...]]:
+    """{group: prompts} from JSON {"animals": [text, ...], "animals_objects": .., "objects": ..}.
+
+    Entities are the two animals or objects of the design that a text names, with their colours;
+    a text that names more or fewer has none.
+    """
+    shape = f"allowed: lists of texts named {', '.join(GROUPS)}"
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
+    if not isinstance(content, dict) or set(content) != set(GROUPS):
+        found = list(content) if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"{str(path)!r} holds {found}; {shape}")
+    for group, texts in content.items():
+        if not isinstance(texts, list):
+            raise ValueError(f"{str(path)!r} has {texts!r} as {group!r}; {shape}")
+        for text in texts:
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(f"{str(path)!r} has {text!r} in {group!r}; {shape}")
+    return {
+        group: tuple(SetPrompt(text, _named(text)) for text in content[group]) for group in GROUPS
+    }
+
+
+def dvmp(count: int = DVMP_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
+    """Prompts of one to three nouns, each with up to three modifiers, at least one a prompt.
+
+    No noun and no modifier stands twice in a prompt, and no prompt twice.
+    """
+    rng = _generator(seed, "dvmp", count)
+    prompts: dict[str, SetPrompt] = {}
+    while len(prompts) < count:
+        phrases: list[str] = []
+        for _ in range(rng.integers(1, 4)):
+            phrases.append(_described_noun(rng, " ".join(phrases).split()))
+        if any(" " in phrase for phrase in phrases):
+            prompt = _joined(phrases)
+            prompts.setdefault(prompt.text, prompt)
+    return tuple(prompts.values())
+
+
+def read_abc6k(path: str | os.PathLike[str]) -> tuple[SetPrompt, ...]:
+    """Captions from a text file, each followed by itself with two colours swapped.
+
+    Both have the number of their pair, from 0; entities are left to be found. Blank lines do not
+    count.
+    """
+    text = Path(path).read_text(encoding="utf-8-sig")
+    captions = [line.strip() for line in text.split("\n") if line.strip()]
+    if not captions or len(captions) % 2:
+        raise ValueError(
+            f"{str(path)!r} has {len(captions)} captions; allowed: pairs of lines, a caption and "
+            "the same with its colours swapped"
+        )
+    return tuple(SetPrompt(caption, (), line // 2) for line, caption in enumerate(captions))
+
+
+def lab_pairs(count: int = LAB_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
+    """ "a photo of dog, palm tree": two of the lab's classes."""
+    return tuple(_lab_prompt(names) for names in _lab_classes(count, seed, "lab-pairs", 2))
+
+
+def lab_attributes(count: int = LAB_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
+    """ "a photo of red dog, blue palm tree": two of the lab's classes in two different colours."""
+    prompts = []
+    colours_of = _generator(seed, "lab-attributes", part=1)
+    for names in _lab_classes(count, seed, "lab-attributes", 2):
+        colours = colours_of.choice(LAB_COLOURS[1:], 2, replace=False)
+        prompts.append(_lab_prompt([f"{c} {n}" for c, n in zip(colours, names, strict=True)]))
+    return tuple(prompts)
+
+
+def lab_three(count: int = LAB_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
+    """ "a photo of dog, palm tree, taco": three of the lab's classes."""
+    return tuple(_lab_prompt(names) for names in _lab_classes(count, seed, "lab-three", 3))
+
+
+# Each needs no arguments and takes ``seed``; all but Attend-and-Excite's take ``count``.
+PROMPT_SETS: dict[str, Callable[..., tuple[SetPrompt, ...]]] = {
+    "ae-animals": lambda seed=SEED: attend_excite(seed)["animals"],
+    "ae-animals-objects": lambda seed=SEED: attend_excite(seed)["animals_objects"],
+    "ae-objects": lambda seed=SEED: attend_excite(seed)["objects"],
+    "dvmp": dvmp,
+    "lab-pairs": lab_pairs,
+    "lab-attributes": lab_attributes,
+    "lab-three": lab_three,
+}
+
+
+def _generator(seed: int, name: str, count: int = 1, part: int = 0) -> np.random.Generator:
+    """The generator of one set and seed, parts of it independent, to draw ``count`` prompts."""
+    if seed < 0 or count < 1:
+        raise ValueError(f"seed is {seed}, count is {count}; allowed: seed >= 0, count >= 1")
+    return np.random.Generator(np.random.Philox(key=[seed, STREAMS[name] + 256 * part]))
+
+
+def _joined(phrases: Sequence[str], word: str = "and") -> SetPrompt:
+    """ "a cat, an owl and a red car": phrases with their articles, the last after the word."""
+    *first, last = [_with_article(phrase) for phrase in phrases]
+    text = f"{', '.join(first)} {word} {last}" if first else last
+    return SetPrompt(text, tuple(phrases))
+
+
+def _with_article(phrase: str) -> str:
+    """By the first letter, which is right for every word of the lists here."""
+    if phrase.split()[-1] in PLURAL:
+        return phrase
+    return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
+
+
+def _named(text: str) -> tuple[str, ...]:
+    """The two nouns of Attend-and-Excite that a text names, each with a colour before it."""
+    colour = rf"(?:(?:{'|'.join(COLOURS)})\s+)?"
+    pattern = rf"(?<!\w){colour}(?:{'|'.join(ANIMALS + OBJECTS)})(?!\w)"
+    found = tuple(re.findall(pattern, text, re.IGNORECASE))
+    return found if len(found) == 2 else ()
+
+
+def _described_noun(rng: np.random.Generator, used: Sequence[str]) -> str:
+    """A noun of any kind with up to DVMP_MODIFIERS modifiers, all of them words not yet used."""
+    kinds = list(DVMP_KINDS.values())
+    kind = kinds[rng.integers(len(kinds))]
+    noun = _drawn(rng, kind.nouns, used)
+    lists = rng.permutation(len(kind.modifiers))[: rng.integers(DVMP_MODIFIERS + 1)]
+    words = [_drawn(rng, kind.modifiers[chosen], (*used, noun)) for chosen in sorted(lists)]
+    return " ".join([*filter(None, words), noun])
+
+
+def _drawn(rng: np.random.Generator, words: Sequence[str], used: Sequence[str]) -> str:
+    """One of the words that are not used yet; "" when all are."""
+    free = [word for word in words if word not in used]
+    return free[rng.integers(len(free))] if free else ""
+
+
+def _lab_prompt(phrases: Sequence[str]) -> SetPrompt:
+    return SetPrompt(PREFIX + ", ".join(phrases), tuple(phrases))
+
+
+def _lab_classes(count: int, seed: int, name: str, size: int) -> Iterator[list[str]]:
+    """``count`` times ``size`` different class names; no combination comes twice.
+
+    They are dealt from shuffled decks of all classes, one deck after the other, so that all are
+    equally frequent, as far as the count allows.
+    """
+    names = class_names()
+    rng = _generator(seed, name, count)
+    deck: list[int] = []
+    dealt: set[frozenset[int]] = set()
+    for _ in range(count):
+        if len(deck) <= len(names):  # keep at least one of each class
+            deck += rng.permutation(len(names)).tolist()
+        hand: list[int] = []
+        for card in deck:
+            if card not in hand and frozenset((*hand, card)) not in dealt:
+                hand.append(card)
+            if len(hand) == size:
+                break
+        else:
+            raise ValueError(f"count is {count}; so many different prompts cannot be dealt")
+        dealt.add(frozenset(hand))
+        for card in hand:
+            deck.remove(card)
+        yield [names[card] for card in hand]
