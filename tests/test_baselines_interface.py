@@ -20,7 +20,7 @@ from pixalign.baselines.reading import OwnText, nearest_factor
 from pixalign.datasets import open_dataset
 from pixalign.prompts import compose
 from pixalign.types import Phrase
-from pixalign.weighting import emphasised
+from pixalign.weighting import weighted
 
 CLASSES = ["dog", "hot dog", "zebra"]
 OPTIONS = {
@@ -348,7 +348,9 @@ def test_emphasis_is_that_of_compel():
     prompt = compose([Phrase("hot dog")], [0], "a photo of {}")
     texts = backbone.encode_text([prompt.text, ""]).embeds
     columns = backbone.token_spans(prompt, texts.shape[1]).columns[0]
-    found = emphasised(texts[0], texts[1], columns, WEIGHT)
+    weights = torch.ones(1, texts.shape[1])
+    weights[0, list(columns)] = WEIGHT
+    found = weighted(texts[:1], texts[1], weights)[0]
 
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(texts[0], expected, atol=1e-2)

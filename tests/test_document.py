@@ -6,7 +6,15 @@ import shutil
 import pytest
 
 from pixalign.bench.document import render_benchmark
-from pixalign.lab.document import correlation, points, read_results, render, report, signed
+from pixalign.lab.document import (
+    TASKS,
+    correlation,
+    points,
+    read_results,
+    render,
+    report,
+    signed,
+)
 
 
 @pytest.fixture
@@ -18,23 +26,27 @@ def docs(request):
 
 
 def test_the_committed_page_is_the_rendered_one(docs):
-    template = (docs / "lab.md.j2").read_text(encoding="utf-8")
-    text = render(template, read_results(docs / "lab" / "study"))
+    text = render(docs / "lab.md.j2", read_results(docs / "lab" / "study"))
     assert text == (docs / "lab.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_pages_of_the_tasks_are_the_rendered_ones(docs, name):
+    text = render(docs / f"{name}.md.j2", TASKS[name](docs / name))
+    assert text == (docs / f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_the_page_follows_the_results(docs):
     results = read_results(docs / "lab" / "study")
     results["test"]["variants"]["uncalibrated"]["oracle"]["miou"] = 12.34
-    template = (docs / "lab.md.j2").read_text(encoding="utf-8")
-    assert "mIoU 12.3 (" in render(template, results)
+    assert "mIoU 12.3 (" in render(docs / "lab.md.j2", results)
 
 
 def test_report_writes_page_and_figures(docs, tmp_path):
     pytest.importorskip("matplotlib")
     shutil.copytree(docs / "lab", tmp_path / "lab", ignore=shutil.ignore_patterns("*.png"))
     shutil.copy(docs / "lab.md.j2", tmp_path)
-    assert report(tmp_path) == tmp_path / "lab.md"
+    assert report(tmp_path) == [tmp_path / "lab.md"]
     drawn = {path.name for path in (tmp_path / "lab" / "study").glob("*.png")}
     assert drawn == {"controls.png", "strength.png", "groups.png", "stress.png"}
     text = (tmp_path / "lab.md").read_text(encoding="utf-8")

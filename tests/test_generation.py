@@ -17,12 +17,12 @@ from pixalign.backbones import wrap
 from pixalign.batching import BatchSize
 from pixalign.generation.drawing import Drawing, Settings, Wish
 from pixalign.generation.entities import given_entities
-from pixalign.generation.generate import METHODS, draw, generate
 from pixalign.generation.methods import Elbo, Plain, entity_weights
 from pixalign.generation.plots import plot_weights
+from pixalign.generation.run import METHODS, draw, generate
 from pixalign.progress import Progress
 from pixalign.schedule import to_epsilon
-from pixalign.weighting import emphasised
+from pixalign.weighting import weighted
 
 PROMPT, NAMED = "a red car and a dog with a hot dog", ["red car", "dog", "hot dog"]
 STEPS = 3
@@ -182,9 +182,10 @@ def test_weighted_prompts_are_compels(name, pipeline):
         found = weighting("a (red car)1.15 and a (dog)1.2 with a tree")
     expected = found[0] if name == "sd1" else found[0][0]
     drawing = drawing_of(backbone, (("a red car and a dog with a tree", ["red car", "dog"]),))
-    embeds, blank = drawing.texts.embeds[0], backbone.encode_text([""]).embeds[0]
+    blank, weights = backbone.encode_text([""]).embeds[0], torch.ones(1, 77)
     for columns, weight in zip(drawing.columns[0], (1.15, 1.2), strict=True):
-        embeds = emphasised(embeds, blank, columns.words, weight)
+        weights[0, list(columns.words)] = weight
+    embeds = weighted(drawing.texts.embeds, blank, weights)[0]
     torch.testing.assert_close(embeds, expected.reshape(embeds.shape), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(drawing.texts.embeds[0], embeds, atol=1e-2)
 
@@ -224,7 +225,7 @@ def test_entities_are_found_by_spacy(sd1):
 
 
 def test_plain_sampling_needs_no_spacy(sd1, monkeypatch):
-    monkeypatch.setattr(sys.modules["pixalign.generation.generate"], "entities_of", None)
+    monkeypatch.setattr("pixalign.generation.run.entities_of", None)
     assert generate("a dog", model=sd1, method="plain", steps=1)[0].entities == ()
 
 

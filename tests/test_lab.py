@@ -16,7 +16,8 @@ from pixalign.lab.evaluate import accuracies, frequency_thirds, generate, sample
 from pixalign.lab.families import FAMILIES
 from pixalign.lab.gates import GateScenes, gates, points, separation, table
 from pixalign.lab.gates import _layer as layer_gates
-from pixalign.lab.models import build_unet, load_classifier, load_vae
+from pixalign.lab.judge import load_classifier
+from pixalign.lab.models import build_unet, load_vae
 from pixalign.lab.recipes import complete, read_recipe
 from pixalign.lab.train import train
 from pixalign.lab.vocabulary import (
@@ -36,7 +37,8 @@ RECIPES = {
     "classifier": {
         **QUICK,
         "held_out": 40,
-        "classifier": {"size": 32, "channels": (8, 16, 16), "groups": 4},
+        "bank": 48,
+        "classifier": {"channels": (8, 16, 16, 16), "groups": 4},
     },
     "denoiser": {
         **QUICK,

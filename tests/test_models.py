@@ -14,7 +14,7 @@ from pixalign.backbones.clip import Clip
 from pixalign.lab.clip import describe
 from pixalign.lab.data import decode, encode, rendered, scenes
 from pixalign.lab.gates import GateScenes, gates
-from pixalign.lab.models import load_classifier
+from pixalign.lab.judge import found_class, load_classifier, look, scene_figures
 from pixalign.lab.wrong import KINDS, wrong_captions
 from pixalign.metrics import clip_score
 from pixalign.own import EMBEDDED, lab_folder, model_settings
@@ -51,10 +51,15 @@ def test_reconstruction(pipe):
 
 @pytest.mark.skipif(not CLASSIFIER.is_dir(), reason="the weights are in the repository")
 def test_classifier():
-    held_out = scenes("val", 4096, 192, 128, "cpu", objects=1)
-    with torch.no_grad():
-        found = load_classifier(CLASSIFIER, "cpu")(held_out.images).argmax(1)
-    assert (found == held_out.labels[:, 0]).float().mean() > 0.95
+    classifier = load_classifier(CLASSIFIER, "cpu")
+    single = scenes("val", 4096, 192, 128, "cpu", objects=1)
+    found = found_class(look(classifier, single.images)[0])
+    assert (found == single.labels[:, 0]).float().mean() > 0.95
+    several = rendered(draw_scenes("val", 192), 128, "cpu")
+    figures = scene_figures(*look(classifier, several.images), several)
+    assert figures["recall"] > 0.9
+    assert figures["precision"] > 0.9
+    assert figures["colour"] > 0.85
 
 
 def test_attention_tells_objects_apart(pipe):

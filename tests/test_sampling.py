@@ -11,7 +11,7 @@ from conftest import FAMILIES
 from pixalign.backbones import wrap
 from pixalign.backbones.load import opened
 from pixalign.batching import BatchSize
-from pixalign.generation.generate import generate
+from pixalign.generation.run import generate
 from pixalign.sampling import guided, initial_noise, outputs, picture_size, to_pictures
 
 PROMPT = "a photo of dog and red car"

@@ -4,6 +4,7 @@ from pixalign.align import Aligner, EncodedImage
 from pixalign.alignment import Alignment
 from pixalign.capture import WordMaps, capture
 from pixalign.config import AlignConfig
+from pixalign.editing import Edit, edit
 from pixalign.generation import Generation, generate
 from pixalign.types import Phrase
 
@@ -13,10 +14,12 @@ __all__ = [
     "AlignConfig",
     "Aligner",
     "Alignment",
+    "Edit",
     "EncodedImage",
     "Generation",
     "Phrase",
     "WordMaps",
     "capture",
+    "edit",
     "generate",
 ]

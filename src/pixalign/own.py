@@ -14,7 +14,7 @@ EMBEDDED = Path(__file__).parent / "weights" / "sd1-like"
 SETTINGS_FILE = "pixalign.json"
 
 LAB = "lab:"
-LAB_MODELS = ("sd1", "sd2", "sdxl", "sd3", "clip")
+LAB_MODELS = ("sd1", "sd2", "sdxl", "sd3", "clip", "classifier")
 MODELS_VARIABLE = "PIXALIGN_MODELS"
 
 
@@ -30,7 +30,7 @@ def lab_folder(name: str) -> Path:
         return EMBEDDED
     named = os.environ.get(MODELS_VARIABLE)
     root = Path(named) if named else Path(__file__).parents[2] / "models"
-    folder = root / f"{short}-like"
+    folder = root / (short if short == "classifier" else f"{short}-like")
     if not folder.is_dir():
         raise FileNotFoundError(
             f"{name!r} is not in {str(root)!r}: the lab's models come with the source repository, "

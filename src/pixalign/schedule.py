@@ -100,9 +100,12 @@ class Path:
     def retreat(self, objective: str, output: Tensor, z: Tensor, index: int) -> Tensor:
         """The way back: from z [B, ...], where step ``index`` ends, to where it began.
 
-        ``output`` is what the network says to z at the time of step ``index``.
+        ``output`` is what the network says to z when it is told the step's own time. A flow's
+        holds all along the way; any other is relative to that time, where it tells the noise.
         """
         rows = torch.full((len(z),), index)
+        if objective != "flow":
+            output, objective = to_epsilon(objective, output, z, self.steps[rows]), "epsilon"
         return _moved(objective, output, z, self.ends[rows], self.steps[rows])
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+import torch
 from torch import Tensor
 
 
-def emphasised(embeds: Tensor, empty: Tensor, columns: Sequence[int], weight: float) -> Tensor:
-    """z_empty + weight (z - z_empty) at some columns of embeddings [L, D], for weights above 1."""
-    weighted, plain = embeds.clone(), empty[list(columns)].float()
-    strong = plain + weight * (embeds[list(columns)].float() - plain)
-    weighted[list(columns)] = strong.to(embeds.dtype)
-    return weighted
+def weighted(embeds: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
+    """z_empty + w (z - z_empty) for embeddings [P, L, D], those of the empty prompt [L, D] and
+    weights [P, L] of 1 or more; what has weight 1 stays as it is."""
+    plain, heavy = empty.float(), weights.to(embeds.device)[:, :, None]
+    strong = (plain + heavy * (embeds.float() - plain)).to(embeds.dtype)
+    return torch.where(heavy > 1, strong, embeds)

@@ -7,6 +7,7 @@ from pixalign.attention.reading import (
     network_input,
 )
 from pixalign.attention.sites import Site, text_layers
+from pixalign.attention.stopping import run_until
 
 __all__ = [
     "AttentionReader",
@@ -14,5 +15,6 @@ __all__ = [
     "add_by_owner",
     "cross_keys",
     "network_input",
+    "run_until",
     "text_layers",
 ]

@@ -18,6 +18,9 @@ from pixalign.types import Size, TokenSpans
 # Prompts that go through the text encoders together.
 _TEXT_BATCH = 32
 
+# Pixels of the pictures that are decoded together: four of 512 x 512.
+_DECODED = 2**20
+
 # Shapes of batches for which compiled code is kept.
 _COMPILED_SHAPES = 64
 
@@ -209,11 +212,12 @@ class Backbone(ABC):
 
     @torch.no_grad()
     def decode_latents(self, latents: Tensor) -> Tensor:
-        """Pictures float32 [B, 3, H, W] in [0, 1] of latents [B, C, h, w], one after the other."""
+        """Pictures float32 [B, 3, H, W] in [0, 1] of latents [B, C, h, w], large ones singly."""
         vae = self._float32_vae()
         scaled = latents / vae.config.scaling_factor + (vae.config.shift_factor or 0.0)
-        pictures = [vae.decode(one[None].to(vae.dtype))[0].float() for one in scaled]
-        pixels = torch.cat(pictures)
+        together = max(1, _DECODED // (scaled[0, 0].numel() * self.vae_factor**2))
+        parts = torch.split(scaled, together)
+        pixels = torch.cat([vae.decode(part.to(vae.dtype))[0].float() for part in parts])
         _check_finite(pixels, "the VAE", torch.float32)
         return (pixels / 2 + 0.5).clamp(0, 1)
 

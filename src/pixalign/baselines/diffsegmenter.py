@@ -21,7 +21,7 @@ from pixalign.heatmaps import combine_layers, refine, resize, to_image
 from pixalign.plan import Passes, Visit, Words
 from pixalign.prompts import Prompt, locate, split
 from pixalign.types import Size
-from pixalign.weighting import emphasised
+from pixalign.weighting import weighted
 
 WEIGHT = 1.1**2  # of "(class)++"
 # By factor of the latent grid: 8, 16, 32 and 64 on SD1.
@@ -88,12 +88,13 @@ class DiffSegmenter(Method):
         """The prompts' embeddings, the tokens of each class's phrase weighted."""
         texts = self.backbone.encode_text([prompt.text for prompt in job.prompts])
         empty = self.backbone.encode_text([""]).embeds[0]
-        length, embeds = texts.embeds.shape[1], texts.embeds.clone()
+        length = texts.embeds.shape[1]
+        weights = torch.ones(len(texts), length)
         whole = self._of_one_class(job.words, job.caption, job.config, True)
         for row, prompt in enumerate(whole):
             columns = self.backbone.token_spans(prompt, length, job.config.text_columns).columns[0]
-            embeds[row] = emphasised(embeds[row], empty, columns, WEIGHT)
-        return TextCondition(embeds, texts.pooled)
+            weights[row, list(columns)] = WEIGHT
+        return TextCondition(weighted(texts.embeds, empty, weights), texts.pooled)
 
     def _gather(
         self, job: Job, visit: Visit, texts: TextCondition, part: range, wanted: Wanted

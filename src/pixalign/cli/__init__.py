@@ -13,6 +13,7 @@ import typer
 
 from pixalign.cli.bench import bench
 from pixalign.cli.common import Device, Json, print_json
+from pixalign.cli.edit import edit
 from pixalign.cli.generate import generate
 from pixalign.cli.lab import lab
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 
 app.command()(generate)
+app.command()(edit)
 app.add_typer(bench, name="bench")
 app.add_typer(lab, name="lab")
 

@@ -136,6 +136,61 @@ def report(
     print(f"written to {page}")
 
 
+@bench.command()
+def generation(
+    out: Annotated[Path, typer.Option(help="Folder for the result file and the pictures.")],
+    model: Annotated[
+        str | None, typer.Option(help="Hub id, folder or lab:NAME; the embedded one if left out.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="lab-pairs, ae-animals, dvmp ...; repeatable. [default: lab-*]"),
+    ] = None,
+    file: Annotated[
+        list[str] | None, typer.Option(help="abc6k=PATH or ae=PATH: prompts that are read.")
+    ] = None,
+    clip: Annotated[str, typer.Option(help="Whose CLIP score: a hub id or folder.")] = "lab:clip",
+    prompts: Annotated[int, typer.Option(help="The first so many of each set.", min=2)] = 80,
+    seeds: Annotated[int, typer.Option(help="Pictures of each prompt.", min=1)] = 2,
+    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
+    controls: Annotated[
+        bool, typer.Option(help="Also draw with other strengths and orders of the weights.")
+    ] = False,
+    device: Device = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+) -> None:
+    """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
+    from pixalign.backbones.load import hide_loading_bars
+    from pixalign.lab.composed import table
+    from pixalign.lab.composing import SETS, compose
+
+    hide_loading_bars()
+    pairs = [text.partition("=") for text in file or []]
+    files = {name: Path(path) for name, _, path in pairs}
+    options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
+    options |= {"controls": controls, "device": device, "dtype": dtype, "files": files}
+    print(table(compose(model, out, sets=[*(set_ or ()), *files] or SETS, **options)))
+
+
+@bench.command()
+def editing(
+    out: Annotated[Path, typer.Option(help="Folder for the result file and the pictures.")],
+    model: Annotated[
+        str | None, typer.Option(help="lab:NAME or a folder; the embedded one if left out.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Edits of test scenes.", min=2)] = 104,
+    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
+    device: Device = "auto",
+) -> None:
+    """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
+    from pixalign.backbones.load import hide_loading_bars
+    from pixalign.lab.retouched import table
+    from pixalign.lab.retouching import retouch
+
+    hide_loading_bars()
+    print(table(retouch(model, out, count=count, steps=steps, device=device)))
+
+
 def _print_result(folder: Path, result: dict[str, Any]) -> None:
     """mIoU of each row at its best threshold and at the fixed one, and its effect."""
     print(f"{result['title']}: {result['done']} images of {result['dataset']}, in {folder}")

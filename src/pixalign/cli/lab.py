@@ -152,9 +152,12 @@ def families(
 
 @lab.command()
 def report(
-    docs: Annotated[Path, typer.Option(help="Folder with lab.md.j2 and lab/study.")] = Path("docs"),
+    docs: Annotated[Path, typer.Option(help="Folder with the templates and results.")] = Path(
+        "docs"
+    ),
 ) -> None:
-    """Render docs/lab.md and its figures from the study's result files."""
+    """Render docs/lab.md with its figures, generation.md and editing.md from the result files."""
     from pixalign.lab.document import report as render_report
 
-    print(f"written to {render_report(docs)}")
+    for path in render_report(docs):
+        print(f"written to {path}")

@@ -12,7 +12,7 @@ from pixalign.calibrate import alignment_scores
 from pixalign.generation.drawing import Drawing
 from pixalign.sampling import guided
 from pixalign.schedule import to_epsilon
-from pixalign.weighting import emphasised
+from pixalign.weighting import weighted
 
 
 class Plain:
@@ -89,15 +89,18 @@ class Elbo(Plain):
         latents = torch.cat([z, z, z[there]])
         found = drawing.ask(index, latents, TextCondition.concatenate(text))
         empty, full, alone = torch.split(found, [len(z), len(z), len(there)])
-        heavy = self._reweighted(index, self._differences(index, z, full, alone))
-        if heavy:
-            rows = torch.tensor(list(heavy), device=z.device)
-            embeds = torch.stack(list(heavy.values()))
-            pooled = drawing.texts[rows].pooled
-            full = full.index_copy(
-                0, rows, drawing.ask(index, z[rows], TextCondition(embeds, pooled))
-            )
+        weights = self._weights(index, self._differences(index, z, full, alone))
+        rows = (weights > 1).any(1).nonzero()[:, 0].to(z.device)
+        if len(rows):
+            texts = drawing.texts[rows]
+            embeds = weighted(texts.embeds, self.blank, weights[rows.cpu()])
+            heavy = drawing.ask(index, z[rows], TextCondition(embeds, texts.pooled))
+            full = full.index_copy(0, rows, heavy)
         return guided(full, empty, drawing.settings.guidance)
+
+    def weigh(self, errors: Tensor, picture: int, index: int) -> Tensor:
+        """The weights [N] of a picture's entities at a step, from their differences [N]."""
+        return entity_weights(errors, self.drawing.settings.strength)
 
     def _differences(self, index: int, z: Tensor, full: Tensor, alone: Tensor) -> Tensor:
         """[E] on the CPU: how far each entity's noise estimate lies from its whole prompt's."""
@@ -107,19 +110,17 @@ class Elbo(Plain):
         each = to_epsilon(objective, alone, z[there], path.at(index, len(there)))
         return (each - whole[there]).square().mean((1, 2, 3)).cpu()
 
-    def _reweighted(self, index: int, differences: Tensor) -> dict[int, Tensor]:
-        """Embeddings [L, D] of the prompts in which some entity weighs more than 1, by picture."""
-        drawing, heavy = self.drawing, {}
+    def _weights(self, index: int, differences: Tensor) -> Tensor:
+        """[B, L] on the CPU: the weight of every text column, by the differences [E]."""
+        drawing = self.drawing
+        found = torch.ones(drawing.texts.embeds.shape[:2])
         for picture in sorted(set(self.owners.tolist())):
             errors = differences[self.owners == picture]
-            weights = entity_weights(errors, drawing.settings.strength)
+            weights = self.weigh(errors, picture, index)
             self.errors[picture][index], self.weights[picture][index] = errors, weights
-            embeds = drawing.texts.embeds[picture]
             for columns, weight in zip(drawing.columns[picture], weights.tolist(), strict=True):
-                if weight > 1:
-                    embeds = emphasised(embeds, self.blank, columns.words, weight)
-                    heavy[picture] = embeds
-        return heavy
+                found[picture, list(columns.words)] = weight
+        return found
 
 
 def entity_weights(differences: Tensor, strength: float) -> Tensor:

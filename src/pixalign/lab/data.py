@@ -29,14 +29,19 @@ from pixalign.scenes.sample import CHUNK, SceneBatch, sample_scenes
 
 @dataclass(frozen=True)
 class Rendered:
-    """Scenes on the device: images float32 [B, 3, s, s] in [0, 1], masks uint8 [B, s, s].
+    """Scenes on the device: images float32 [B, 3, s, s] in [0, 1], masks and slots uint8 [B, s, s].
 
-    ``labels`` int64 [B, K] are the classes, -1 where there is none; a mask holds 1 + class.
+    ``labels`` int64 [B, K] are the classes, -1 where there is none; a mask holds 1 + class, slots
+    1 + place in ``labels``. ``tints`` int64 [B, K] are places in COLOURS, and ``areas`` int64
+    [B, K] the pixels that each object would own if it stood alone.
     """
 
     images: Tensor
     masks: Tensor
+    slots: Tensor
+    areas: Tensor
     labels: Tensor
+    tints: Tensor
     captions: tuple[str, ...]
 
 
@@ -44,8 +49,10 @@ def rendered(batch: SceneBatch, size: int, device: str) -> Rendered:
     """Draw sampled scenes at size x size."""
     with torch.autocast(torch.device(device).type, enabled=False):  # colours keep their digits
         drawn = render(batch, size=size, device=device)
-    labels = torch.as_tensor(batch.labels).long().to(device)
-    return Rendered(drawn.images, drawn.masks, labels, tuple(batch.captions))
+    labels, tints = (torch.as_tensor(x).long().to(device) for x in (batch.labels, batch.tints))
+    return Rendered(
+        drawn.images, drawn.masks, drawn.slots, drawn.areas, labels, tints, tuple(batch.captions)
+    )
 
 
 def scenes(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pixalign.export import write_bytes
+from pixalign.lab import composed, retouched
 from pixalign.lab.figures import draw_all, own_label
 from pixalign.own import LAB_MODELS
 
-TEMPLATE = "lab.md.j2"
 RESULTS = ("test", "val", "stress", "choice", "quality")
 
 
@@ -31,6 +31,8 @@ def read_results(folder: Path) -> dict[str, Any]:
     }
     found["families"] = read_families(folder.parent / "families")
     found["trained"] = last_lines(folder.parent / "families")
+    found["classifier"] = last_lines(folder.parent)["classifier"]
+    found["own"] = own_label(found["test"])
     return found
 
 
@@ -59,25 +61,62 @@ def last_lines(folder: Path) -> dict[str, Any]:
     }
 
 
-def report(docs: Path, *, figures: bool = True) -> Path:
-    """Render ``docs``/lab.md from its template and ``docs``/lab/study, with the figures."""
+def report(docs: Path, *, figures: bool = True) -> list[Path]:
+    """Render ``docs``/lab.md from its template and ``docs``/lab/study, with the figures, and the
+    documents of generation and editing from the results beside them; what was written."""
     results = read_results(docs / "lab" / "study")
     if figures:
         draw_all(results, docs / "lab" / "study")
-    path = docs / "lab.md"
-    text = render((docs / TEMPLATE).read_text(encoding="utf-8"), results)
-    return write_bytes(path, text.encode())
+    values = {"lab": results}
+    for name, read in TASKS.items():
+        if (docs / f"{name}.md.j2").is_file():
+            values[name] = read(docs / name)
+    return [
+        write_bytes(docs / f"{name}.md", render(docs / f"{name}.md.j2", own).encode())
+        for name, own in values.items()
+    ]
 
 
-def render(template: str, results: Mapping[str, Any]) -> str:
+def read_generation(folder: Path) -> dict[str, Any]:
+    """By model the figures of `pixalign lab compose`, and how many missing objects return."""
+    found = {}
+    for name in LAB_MODELS:
+        result = _optional(folder / f"{name}.json")
+        if result is not None:
+            about = {key: value for key, value in result.items() if key != "sets"}
+            sets = {"sets": composed.summarise(result), "returned": composed.returned(result)}
+            found[name] = {**about, **sets}
+    return {"models": found, "classifier": last_lines(folder.parent / "lab")["classifier"]}
+
+
+def read_editing(folder: Path) -> dict[str, Any]:
+    """The figures of `pixalign bench editing`, and of the inversion's memory."""
+    result = json.loads((folder / "sd1.json").read_text(encoding="utf-8"))
+    about = {key: value for key, value in result.items() if key not in ("rows", "inversions")}
+    memory = json.loads((folder / "memory.json").read_text(encoding="utf-8"))
+    return {**about, **retouched.summarise(result), "memory": memory}
+
+
+TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "generation": read_generation,
+    "editing": read_editing,
+}
+
+
+def render(template: Path, values: Mapping[str, Any]) -> str:
     """The document as text."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters.update(points=points, signed=signed, correlation=correlation)
-    return environment.from_string(template).render(**results, own=own_label(results["test"]))
+    environment.filters.update(points=points, signed=signed, correlation=correlation, share=share)
+    return environment.from_string(template.read_text(encoding="utf-8")).render(**values)
+
+
+def share(entry: Mapping[str, Any]) -> str:
+    """ "81.4 (79.0 to 83.5)"."""
+    return f"{entry['value']:.1f} ({entry['low']:.1f} to {entry['high']:.1f})"
 
 
 def points(entry: Mapping[str, Any]) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pixalign.lab.data import in_parts
-from pixalign.lab.models import load_classifier, load_pipeline
+from pixalign.lab.judge import found_class, load_classifier, look
+from pixalign.lab.models import load_pipeline
 from pixalign.lab.sheets import write_sheet
 from pixalign.scenes.atlas import class_names, training_shares
 
@@ -76,8 +76,7 @@ def sample_quality(
     names = class_names()
     wanted = torch.arange(len(names)).repeat_interleave(per_class)
     images = generate(pipe, [f"a photo of {names[i]}" for i in wanted.tolist()], **options)
-    device = next(classifier.parameters()).device
-    found = in_parts(lambda part: classifier(part.to(device)).argmax(1), images)
+    found = found_class(look(classifier, images)[0])
     return accuracies(found.cpu(), wanted), images
 
 

@@ -6,15 +6,13 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from torch.nn import functional
+from safetensors.torch import load_file
+from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedModel
 
 from pixalign.backbones.load import load
@@ -105,51 +103,6 @@ def build_unet(
     return unet
 
 
-class Classifier(nn.Module):
-    """Which object is in an image [B, 3, H, W] in [0, 1]: logits [B, classes].
-
-    It looks at ``size`` x ``size`` pixels and has fewer than a million parameters.
-    """
-
-    def __init__(self, classes: int, size: int, channels: tuple[int, ...], groups: int) -> None:
-        super().__init__()
-        self.size = size
-        self.stem = nn.Conv2d(3, channels[0], 3, padding=1)
-        self.blocks = nn.ModuleList(_Block(a, b, groups) for a, b in pairwise(channels))
-        self.head = nn.Linear(channels[-1], classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits [B, classes]."""
-        if images.shape[-1] != self.size:
-            images = functional.interpolate(images, (self.size, self.size), mode="area")
-        hidden = self.stem(images * 2 - 1)
-        for block in self.blocks:
-            hidden = block(hidden)
-        logits: Tensor = self.head(hidden.mean((2, 3)))
-        return logits
-
-
-class _Block(nn.Module):
-    """Halves the side: a strided residual unit, then a plain one."""
-
-    def __init__(self, inputs: int, outputs: int, groups: int) -> None:
-        super().__init__()
-        self.skip = nn.Conv2d(inputs, outputs, 1)
-        self.convs = nn.ModuleList(
-            nn.Conv2d(a, outputs, 3, stride=s, padding=1)
-            for a, s in ((inputs, 2), (outputs, 1), (outputs, 1))
-        )
-        self.norms = nn.ModuleList(nn.GroupNorm(groups, c) for c in (inputs, outputs, outputs))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[B, inputs, H, W] to [B, outputs, H/2, W/2]."""
-        skip = self.skip(functional.avg_pool2d(hidden, 2))
-        hidden = self.convs[0](functional.silu(self.norms[0](hidden)))
-        hidden = self.convs[1](functional.silu(self.norms[1](hidden))) + skip
-        out: Tensor = hidden + self.convs[2](functional.silu(self.norms[2](hidden)))
-        return out
-
-
 def save_pipeline(pipe: Any, folder: Path) -> None:
     """Write a pipeline whose denoiser and VAE take two bytes a number; the caller's stays as it is.
 
@@ -235,22 +188,6 @@ def load_vae(folder: Path, device: str) -> Any:
 def load_pipeline(folder: Path, device: str) -> Any:
     """A saved pipeline of any family in float32, quiet."""
     return load(located(folder), device, "float32").pipe
-
-
-def save_classifier(model: nn.Module, config: Config, folder: Path) -> None:
-    """Write classifier.safetensors (float16) and the arguments it was built from."""
-    weights = {k: v.half().contiguous().cpu() for k, v in model.state_dict().items()}
-    save_file(weights, folder / "classifier.safetensors")
-    (folder / "classifier.json").write_text(json.dumps(config) + "\n", encoding="utf-8")
-
-
-def load_classifier(folder: Path, device: str) -> nn.Module:
-    """The classifier that `save_classifier` wrote, in float32."""
-    config = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
-    model = Classifier(**config)
-    weights = load_file(folder / "classifier.safetensors")
-    model.load_state_dict({k: v.float() for k, v in weights.items()})
-    return model.to(device).eval()
 
 
 def latent_side(vae: Any, size: int) -> int:

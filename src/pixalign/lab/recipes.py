@@ -45,13 +45,18 @@ VAE: Recipe = {
 }
 
 CLASSIFIER: Recipe = {
-    "steps": 6000,
+    "steps": 8000,
     "batch": 256,
     "lr": 2e-3,
     "noise": 0.05,  # largest standard deviation of the noise added to images
+    "blur": 2.5,  # by how much images are made smaller and enlarged again at most
+    "blurred": 0.5,  # share of the images to which that happens
     "held_out": 2048,
-    "balance": 0.5,  # a class of frequency p weighs p^-balance
-    "classifier": {"size": 64, "channels": (32, 48, 64, 96, 128), "groups": 8},
+    "bank": 120_000,  # training scenes
+    "tinted": 0.4,  # share of their objects that are coloured
+    "balance": 0.5,  # a colour of frequency p weighs p^-balance
+    "colour": 0.5,  # weight of the colours beside the classes
+    "classifier": {"channels": (32, 48, 80, 96, 96), "groups": 8},
 }
 
 DENOISER: Recipe = {

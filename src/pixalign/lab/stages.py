@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from pixalign.lab import evaluate as judge
-from pixalign.lab.data import Stream, decode, encode, in_parts, scenes
-from pixalign.lab.loop import compiled
-from pixalign.lab.models import (
-    Classifier,
-    build_vae,
-    half_copy,
-    load_vae,
-    parameter_count,
+from pixalign.lab.data import Rendered, Stream, decode, encode, in_parts, rendered, scenes
+from pixalign.lab.evaluate import accuracies
+from pixalign.lab.judge import (
+    Judge,
+    blurred,
+    cell_losses,
+    cell_targets,
+    found_class,
+    look,
     save_classifier,
+    scene_figures,
 )
+from pixalign.lab.loop import compiled
+from pixalign.lab.models import build_vae, half_copy, load_vae, parameter_count
 from pixalign.lab.recipes import Recipe
 from pixalign.lab.sheets import write_sheet
-from pixalign.scenes.atlas import class_names, training_shares
+from pixalign.scenes.atlas import class_names
+from pixalign.scenes.draw import draw_scenes
+from pixalign.scenes.sample import COLOURS, sample_scenes
+
+FIRST = 1_000_000  # number of the classifier's first training scene
+_RENDERED = 1024  # scenes drawn at once
 
 
 class Reconstruction(nn.Module):
@@ -121,37 +130,48 @@ class VaeStage:
 
 
 class ClassifierStage:
-    """Cross-entropy on scenes of one object."""
+    """Cross-entropy of what stands in each cell, and in which colour."""
 
     def __init__(self, recipe: Recipe, device: str) -> None:
         self.recipe, self.device = recipe, device
         self.config = {**recipe["classifier"], "classes": len(class_names())}
-        self.model: nn.Module = Classifier(**self.config).to(device)
+        self.model: nn.Module = Judge(**self.config).to(device)
         self.network = compiled(self.model, recipe, device)
-        size, batch = recipe["size"], recipe["batch"]
-        self.stream = Stream("train", batch, size, device, 1, recipe["workers"])
-        self.held_out = scenes("val", 0, recipe["held_out"], size, device, objects=1)
-        shares = torch.as_tensor(training_shares()).float()
-        self.weights = (shares ** -recipe["balance"]).to(device)
+        size, count = recipe["size"], recipe["held_out"]
+        self.bank = training_scenes(recipe["bank"], size, device, recipe["tinted"])
+        self.single = scenes("val", 0, count, size, device, objects=1)
+        self.several = rendered(draw_scenes("val", count), size, device)
+        self.weights = (torch.ones(len(class_names())).to(device), colour_weights(recipe, device))
         print(f"classifier: {parameter_count(self.model) / 1e6:.2f} M parameters", flush=True)
 
     def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Cross-entropy and accuracy on this step's scenes."""
-        batch = self.stream[step]
-        images, labels = batch.images, batch.labels[:, 0]
+        """Losses of classes and colours on this step's scenes, and how many cells are right."""
+        bank, count = self.bank, self.recipe["batch"]
+        rows = torch.randint(len(bank.images), (count,), generator=generator, device=self.device)
+        shares, colours = cell_targets(bank.slots[rows], bank.labels[rows], bank.tints[rows])
+        images = bank.images[rows].float() / 255
+        class_logits, colour_logits = self.network(self._spoilt(images, generator))
+        logits = (class_logits, colour_logits)
+        classes, tints = cell_losses(logits, (shares, colours), self.weights)
+        right = class_logits.argmax(1) == shares.argmax(1)
+        loss = classes + self.recipe["colour"] * tints
+        return {"loss": loss, "classes": classes, "colours": tints, "cells": right.float().mean()}
+
+    def _spoilt(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Some of them blurred, all with noise of their own strength."""
+        recipe = self.recipe
+        images = blurred(images, recipe["blurred"], recipe["blur"], generator.initial_seed())
         draw: dict[str, Any] = {"generator": generator, "device": self.device}
-        strength = torch.rand((len(images), 1, 1, 1), **draw) * self.recipe["noise"]
-        images = images + strength * torch.randn(images.shape, **draw)
-        logits = self.network(images).float()
-        loss = functional.cross_entropy(logits, labels, weight=self.weights)
-        return {"loss": loss, "accuracy": (logits.argmax(1) == labels).float().mean()}
+        strength = recipe["noise"] * torch.rand((len(images), 1, 1, 1), **draw)
+        noise: Tensor = strength * torch.randn(images.shape, **draw)
+        return images + noise
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, step: int, out: Path) -> dict[str, Any]:
-        """Accuracies on held-out scenes of one object."""
-        labels = self.held_out.labels[:, 0]
-        found = in_parts(lambda part: model(part).argmax(1), self.held_out.images)
-        return judge.accuracies(found.cpu(), labels.cpu())
+        """Accuracies on held-out scenes of one object; recall, precision, colours on others."""
+        found = found_class(look(model, self.single.images)[0])
+        figures = accuracies(found.cpu(), self.single.labels[:, 0].cpu())
+        return {**figures, **scene_figures(*look(model, self.several.images), self.several)}
 
     def adopt(self, model: nn.Module, folder: Path) -> None:
         """A pipeline has no classifier."""
@@ -162,5 +182,33 @@ class ClassifierStage:
         save_classifier(model, self.config, out)
 
     def close(self) -> None:
-        """Stop sampling ahead."""
-        self.stream.close()
+        """Nothing works in the background."""
+
+
+def colour_weights(recipe: Recipe, device: str) -> Tensor:
+    """[8]: the rarer a colour among the training objects, the more it weighs."""
+    tinted = recipe["tinted"] / (len(COLOURS) - 1)
+    shares = torch.tensor([1 - recipe["tinted"], *[tinted] * (len(COLOURS) - 1)], device=device)
+    weights: Tensor = shares ** -recipe["balance"]
+    return weights
+
+
+def training_scenes(count: int, size: int, device: str, tinted: float) -> Rendered:
+    """Scenes in which all classes are equally frequent and ``tinted`` of the objects are coloured.
+
+    They are val's from FIRST on, far from those that anything is chosen or reported on. Images are
+    uint8, to hold many.
+    """
+    parts = []
+    for start in range(0, count, _RENDERED):
+        batch = sample_scenes("val", FIRST + start, min(_RENDERED, count - start))
+        rng = np.random.default_rng(FIRST + start)
+        colours = rng.integers(1, len(COLOURS), batch.tints.shape)
+        tints = np.where(rng.random(batch.tints.shape) < tinted, colours, 0)
+        drawn = rendered(replace(batch, tints=tints), size, device)
+        images = (drawn.images * 255).round().byte()
+        parts.append(replace(drawn, images=images, masks=drawn.masks[:0], captions=()))
+    names = [field.name for field in fields(Rendered) if field.name != "captions"]
+    return Rendered(
+        **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}, captions=()
+    )

@@ -8,17 +8,21 @@ from typing import Any
 
 from pixalign.backbones.load import opened
 from pixalign.batching import BatchSize
+from pixalign.generation.attend_excite import AttendExcite
 from pixalign.generation.drawing import Drawing, Settings, Wish
 from pixalign.generation.entities import NON_ENTITIES, Entity, entities_of, given_entities
 from pixalign.generation.methods import Elbo, Plain
 from pixalign.generation.result import Generation
+from pixalign.generation.syngen import SynGen
 from pixalign.own import model_name
 from pixalign.progress import Progress
 from pixalign.provenance import versions
 from pixalign.sampling import picture_size, to_pictures
 from pixalign.types import Size, allowed
 
-METHODS: dict[str, type[Plain]] = {method.name: method for method in (Elbo, Plain)}
+METHODS: dict[str, type[Plain]] = {
+    method.name: method for method in (Elbo, Plain, AttendExcite, SynGen)
+}
 _TOGETHER = 64  # pictures in the making at once
 
 

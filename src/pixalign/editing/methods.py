@@ -1,0 +1,138 @@
+"""What is written into the target's attention: Prompt-to-Prompt, and heatmaps in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from pixalign.align import Aligner
+from pixalign.baselines import Method, method
+from pixalign.calibrate import minmax
+from pixalign.editing.words import Pairing
+from pixalign.prompts import Span, head_noun, occurrences_of
+from pixalign.types import Phrase, Size, TokenSpans
+
+# Where each method's heatmaps come from; Prompt-to-Prompt has none.
+METHODS: dict[str, Callable[[Aligner], Aligner | Method] | None] = {
+    "elbo": lambda aligner: aligner,
+    "diffsegmenter": lambda aligner: method("diffsegmenter", aligner),
+    "ptp": None,
+}
+
+
+class PromptToPrompt:
+    """Hertz et al., 2023: words attend where the source's words do.
+
+    A target map becomes blend (A_source M) + (1 - blend) A_target, each column times its factor.
+    """
+
+    def __init__(self, pairings: Sequence[Pairing], device: torch.device) -> None:
+        self.matrix = torch.stack([one.matrix for one in pairings]).to(device)[:, None]
+        self.blend = torch.stack([one.blend for one in pairings]).to(device)[:, None, None]
+        self.factors = torch.stack([one.factors for one in pairings]).to(device)[:, None, None]
+
+    def __call__(self, source: Tensor, target: Tensor, grid: Size) -> Tensor:
+        """The targets' new probabilities [n, heads, h*w, L] from the sources' and their own."""
+        return self._replaced(source, target, grid) * self.factors.to(target)
+
+    def _replaced(self, source: Tensor, target: Tensor, grid: Size) -> Tensor:
+        blend = self.blend.to(target)
+        return blend * (source @ self.matrix.to(source)) + (1 - blend) * target
+
+
+class Calibrated(PromptToPrompt):
+    """As Prompt-to-Prompt, but words that took others' place attend where a heatmap says.
+
+    The heatmap of the words that stood there, on the layer's grid, is mapped affinely to the range
+    of their head-mean column in the source, and written to the columns of the new words in every
+    head. Rows then need not sum to 1.
+    """
+
+    def __init__(
+        self, pairings: Sequence[Pairing], heatmaps: Sequence[Tensor | None], device: torch.device
+    ) -> None:
+        """``heatmaps`` float32 [changes, H, W] in [0, 1], or None where there are none."""
+        super().__init__(pairings, device)
+        length = self.matrix.shape[-1]
+        parts = [_parts(pairing, given) for pairing, given in zip(pairings, heatmaps, strict=True)]
+        most = max(map(len, parts))
+        self._reading = torch.zeros(len(parts), length, most)  # source columns' means
+        self._writing = torch.zeros(len(parts), most, length)
+        size = next((tuple(given.shape[1:]) for given in heatmaps if given is not None), (1, 1))
+        self._heatmaps = torch.zeros(len(parts), most, *size)
+        for row, found in enumerate(parts):
+            ours = tuple(columns for columns, _, _ in found)
+            spans = TokenSpans("", tuple(range(len(found))), ours, length)
+            self._reading[row] = spans.averaging_matrix(most)
+            for place, (_, theirs, heatmap) in enumerate(found):
+                self._writing[row, place, list(theirs)] = 1
+                self._heatmaps[row, place] = heatmap
+        self._reading, self._writing = self._reading.to(device), self._writing.to(device)
+        self._on_grid: dict[Size, Tensor] = {}
+
+    def _replaced(self, source: Tensor, target: Tensor, grid: Size) -> Tensor:
+        base = super()._replaced(source, target, grid)
+        means = source.mean(1) @ self._reading.to(source)  # [n, h*w, parts]
+        low, high = means.amin(1, keepdim=True), means.amax(1, keepdim=True)
+        scaled = low + self._heat(grid).to(source) * (high - low)
+        writing = self._writing.to(source)
+        written = writing.sum(1).bool()[:, None, None]  # [n, 1, 1, L]
+        return torch.where(written, (scaled @ writing)[:, None], base)
+
+    def _heat(self, grid: Size) -> Tensor:
+        """[n, h*w, parts] in [0, 1]: the heatmaps as means over a layer's cells."""
+        if grid not in self._on_grid:
+            cells = minmax(interpolate(self._heatmaps, grid, mode="area"), (2, 3))
+            self._on_grid[grid] = cells.flatten(2).transpose(1, 2).to(self._reading)
+        return self._on_grid[grid]
+
+
+def _parts(
+    pairing: Pairing, heatmaps: Tensor | None
+) -> list[tuple[tuple[int, ...], tuple[int, ...], Tensor]]:
+    """(source columns, target columns, heatmap [H, W]) of each change in each text stream."""
+    if heatmaps is None:
+        return []
+    return [
+        (ours, theirs, heatmap)
+        for change, heatmap in zip(pairing.changes, heatmaps, strict=True)
+        for ours, theirs in change.columns
+    ]
+
+
+def classes_of(pairing: Pairing, entities: Sequence[str]) -> tuple[list[Phrase], list[int]]:
+    """The classes to align with the source picture, and which of them each change is of.
+
+    An entity that holds the changed words stands for them; of other changed words the class is
+    named by the head noun. The entities that do not change are there for the comparison, but those
+    that are a part of changed words.
+    """
+    classes: dict[str, Phrase] = {}  # by phrase
+    owners: list[str] = []
+    for change in pairing.changes:
+        around = [
+            one
+            for one in entities
+            if any(_within(change.span, place) for place in occurrences_of(one, pairing.source))
+        ]
+        phrase = around[0] if around else change.source
+        head = head_noun(change.source) or (0, len(change.source))
+        name = change.source[slice(*head)]
+        taken = {known.name.casefold() for known in classes.values()}
+        owners.append(phrase.casefold())
+        unique = Phrase(phrase if name.casefold() in taken else name, phrase)
+        classes.setdefault(owners[-1], unique)
+    spans = [change.span for change in pairing.changes]
+    for entity in entities:
+        places = occurrences_of(entity, pairing.source)
+        if not places or not all(any(_within(place, span) for span in spans) for place in places):
+            classes.setdefault(entity.casefold(), Phrase(entity))
+    order = list(classes)
+    return list(classes.values()), [order.index(owner) for owner in owners]
+
+
+def _within(inner: Span, outer: Span) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]

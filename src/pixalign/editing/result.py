@@ -1,0 +1,114 @@
+"""An edited picture, and how it came about."""
+
+from __future__ import annotations
+
+import math
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from pixalign import viz
+from pixalign.export import make_folder, write_json, write_png
+
+_SIDE = 256  # pixels of a panel's longer side, at least
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """A picture before and after, and what the source's way leads to without the edit.
+
+    ``heatmaps`` float32 [changes, H, W] in [0, 1] are of the words in ``changes`` (source words,
+    target words); None where none were used. ``figures`` hold the reconstruction's PSNR in dB:
+    "psnr" from the picture, "psnr_vae" from what the VAE alone makes of it, "vae" of that from the
+    picture; nothing for a generated one.
+    """
+
+    source: Image.Image
+    reconstruction: Image.Image
+    edited: Image.Image
+    source_prompt: str
+    target_prompt: str
+    method: str
+    changes: tuple[tuple[str, str], ...]
+    heatmaps: np.ndarray | None
+    figures: Mapping[str, float]
+    warnings: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def heatmap(self) -> Image.Image | None:
+        """The heatmaps of all changed words in one picture, in colours."""
+        return None if self.heatmaps is None else viz.heat(self.heatmaps.max(0))
+
+    def compare(self) -> Image.Image:
+        """All pictures side by side, each with a caption."""
+        figures = [f"{self.figures[name]:.1f} dB" for name in ("psnr",) if name in self.figures]
+        panels = [(self.source, f"source: {self.source_prompt}")]
+        if self.figures:
+            panels.append((self.reconstruction, " ".join(["reconstruction", *figures])))
+        if self.heatmap is not None:
+            panels.append((self.heatmap, f"heatmap: {', '.join(old for old, _ in self.changes)}"))
+        panels.append((self.edited, f"{self.method}: {self.target_prompt}"))
+        return _side_by_side(panels)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the pictures, as JSON-able values."""
+        return {
+            "source_prompt": self.source_prompt,
+            "target_prompt": self.target_prompt,
+            "method": self.method,
+            "changes": [list(change) for change in self.changes],
+            "figures": {
+                name: value if math.isfinite(value) else None
+                for name, value in self.figures.items()
+            },
+            "warnings": list(self.warnings),
+            **self.provenance,
+        }
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write source.png, reconstruction.png, edited.png, heatmap.png, compare.png, edit.json.
+
+        Without a heatmap, one that an earlier edit left there is removed.
+        """
+        place = make_folder(folder)
+        pictures = {
+            "source": self.source,
+            "reconstruction": self.reconstruction,
+            "edited": self.edited,
+            "heatmap": self.heatmap,
+            "compare": self.compare(),
+        }
+        written = []
+        for name, picture in pictures.items():
+            if picture is None:
+                (place / f"{name}.png").unlink(missing_ok=True)
+            else:
+                written.append(write_png(place / f"{name}.png", picture))
+        return [*written, write_json(place / "edit.json", self.to_dict())]
+
+
+def _side_by_side(panels: Sequence[tuple[Image.Image, str]]) -> Image.Image:
+    """Pictures of one size in a row on white, each above its caption."""
+    enlarge = max(1, math.ceil(_SIDE / max(panels[0][0].size)))
+    width, height = (side * enlarge for side in panels[0][0].size)
+    text_size = max(14, width // 24)
+    font = ImageFont.load_default(text_size)
+    letters = max(8, int(width / font.getlength("n")))
+    captions = [textwrap.fill(caption, letters) for _, caption in panels]
+    lines = max(caption.count("\n") + 1 for caption in captions)
+    gap = text_size // 2
+    room = lines * round(1.4 * text_size) + 2 * gap
+    sheet = Image.new("RGB", (len(panels) * (width + gap) + gap, height + gap + room), "white")
+    draw = ImageDraw.Draw(sheet)
+    for place, ((picture, _), caption) in enumerate(zip(panels, captions, strict=True)):
+        left = gap + place * (width + gap)
+        sheet.paste(picture.resize((width, height), Image.Resampling.NEAREST), (left, gap))
+        draw.multiline_text((left, height + 2 * gap), caption, fill="black", font=font)
+    return sheet

@@ -1,0 +1,149 @@
+"""Latents that move down the slope of a loss of the attention maps: what the baselines share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pixalign.attention import AttentionReader, Site, run_until
+from pixalign.backbones import Backbone, TextCondition
+from pixalign.generation.drawing import Columns, Drawing
+from pixalign.generation.methods import Plain
+from pixalign.gradients import gradients_to_inputs
+from pixalign.schedule import Steps
+
+_SIDE = 16  # cells on a side of the maps that are read
+STEP = 20.0  # by which the published methods multiply the gradient
+
+
+class Descent(Plain, ABC):
+    """In the first half of the steps, the latents move against the gradient of a loss.
+
+    The loss is one of the conditional prompt's attention maps. ``measured[b]`` are the entities of
+    picture b that have one, ``pictures`` those with such an entity; the others are left alone.
+    ``errors`` keep the entities' losses before the step's move.
+    """
+
+    reads_entities = True
+    few = 1
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__(drawing)
+        self.sites = map_sites(drawing.backbone)
+        self.measured = [
+            [entity for entity, columns in enumerate(found) if self.measures(columns)]
+            for found in drawing.columns
+        ]
+        self.pictures = [picture for picture, found in enumerate(self.measured) if found]
+
+    @classmethod
+    def check(cls, backbone: Backbone) -> None:
+        """Refuse families without cross-attention."""
+        if not any(site.kind == "cross" for site in backbone.sites):
+            raise ValueError(
+                f"{cls.name} reads a UNet's cross-attention, which {backbone.family} has not; "
+                "allowed families: sd, sdxl"
+            )
+
+    @classmethod
+    def measures(cls, columns: Columns) -> bool:
+        """Whether an entity of those columns has a loss."""
+        return True
+
+    @abstractmethod
+    def losses(self, picture: int, maps: Tensor) -> Tensor:
+        """[N'] of a picture's measured entities, from its maps [L, h, w]."""
+
+    @abstractmethod
+    def total(self, losses: Tensor) -> Tensor:
+        """The loss of a picture from those of its entities [N']."""
+
+    def step_size(self, index: int) -> float:
+        """By how much of the gradient the latents move at that step."""
+        return STEP
+
+    def refined(self, index: int, z: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """Latents and slopes, both [B, C, h, w], with which the step's own move begins."""
+        return z, slopes
+
+    def before(self, index: int, z: Tensor) -> Tensor:
+        """The latents [B, C, h, w] moved, where the method acts."""
+        early = index < len(self.drawing.path) / 2
+        if not (early and self.pictures and self.drawing.settings.acts(index)):
+            return z
+        rows = torch.tensor(self.pictures, device=z.device)
+        slopes = torch.zeros_like(z).index_copy(0, rows, self.slopes(index, z, self.pictures))
+        z, slopes = self.refined(index, z, slopes)
+        return z - self.step_size(index) * slopes
+
+    def slopes(self, index: int, z: Tensor, pictures: Sequence[int]) -> Tensor:
+        """The gradients [P, C, h, w] of those pictures' losses by their latents in z [B, C, h, w].
+
+        In one batch or as few as memory allows; notes the entities' losses.
+        """
+        found = torch.empty_like(z[: len(pictures)])
+        done = 0
+
+        def work(size: int) -> None:
+            nonlocal done
+            while done < len(pictures):
+                part = pictures[done : done + size]
+                found[done : done + len(part)] = self._slopes(index, z, part)
+                done += len(part)
+
+        self.drawing.batch_size.attempt(z, len(pictures), "gradient", work)
+        if not bool(torch.isfinite(found).all()):
+            raise FloatingPointError(
+                f"the gradient of {self.name} is NaN or infinite in {self.drawing.backbone.dtype}; "
+                "load the model with dtype='float32' or 'bfloat16'"
+            )
+        return found
+
+    def _slopes(self, index: int, z: Tensor, pictures: Sequence[int]) -> Tensor:
+        drawing, rows = self.drawing, torch.tensor(pictures, device=z.device)
+        free = gradients_to_inputs(drawing.backbone.denoiser, checkpointing=False)
+        with torch.inference_mode(False), torch.enable_grad(), free:
+            latents = z[rows].clone().requires_grad_(True)
+            steps, text = drawing.path.at(index, len(rows)), drawing.texts[rows]
+            maps = attention_maps(drawing.backbone, latents, steps, text, self.sites)
+            losses = [
+                self.losses(picture, own)
+                for picture, own in zip(pictures, maps.unbind(), strict=True)
+            ]
+            # No picture's loss knows another's latents, so the sum's gradient is that of each.
+            total = torch.stack([self.total(own) for own in losses]).sum()
+            (slopes,) = torch.autograd.grad(total, latents)
+        noted = torch.split(torch.cat(losses).detach().cpu(), [len(own) for own in losses])
+        for picture, own in zip(pictures, noted, strict=True):
+            self.errors[picture][index, self.measured[picture]] = own
+        return slopes
+
+
+def map_sites(backbone: Backbone) -> tuple[Site, ...]:
+    """The cross-attention layers of one grid: that nearest to 16 x 16 at the native size.
+
+    Of the grids on the way down and up, as in the published methods: one that only the network's
+    middle has does not count.
+    """
+    cross = [site for site in backbone.sites if site.kind == "cross"]
+    side = min(backbone.native_size) / backbone.vae_factor
+    factors = sorted({site.factor for site in cross if site.place != "mid"})
+    nearest = min(factors, key=lambda factor: abs(side / factor - _SIDE))
+    return tuple(site for site in cross if site.factor == nearest)
+
+
+def attention_maps(
+    backbone: Backbone, z: Tensor, steps: Steps, text: TextCondition, sites: Sequence[Site]
+) -> Tensor:
+    """Mean attention over heads and sites, float32 [B, L, h, w], with gradients to the latents z.
+
+    The pass ends at the last of the sites, which stand in the order in which they run.
+    """
+    reader = AttentionReader(sites)
+    reader.columns = torch.eye(text.embeds.shape[1], device=z.device).expand(len(z), -1, -1)
+    with reader.attached(backbone.denoiser):
+        run_until(sites[-1].module, lambda: backbone.output(z, steps, text))
+    return torch.stack([reader.cross[site] for site in sites]).mean(0)
