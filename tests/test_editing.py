@@ -3,14 +3,16 @@
 import dataclasses
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import interpolate
 
+import pixalign
 import tiny
-from pixalign import AlignConfig, Aligner
+from pixalign import AlignConfig, Aligner, cli
 from pixalign.backbones import wrap
 from pixalign.batching import BatchSize
 from pixalign.editing.blending import LocalBlend, blend_sites, region
@@ -406,3 +408,68 @@ def test_half_precision(name):
     many = settings(method="elbo", steps=2)
     found = edit_many([task], aligner, many, inversion=how, cache=None, size=(64, 64))[0]
     assert math.isfinite(found.figures["psnr"])
+
+
+# ---- the command ----
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run `pixalign edit`: (exit code, stdout, stderr)."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["pixalign", "edit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return ended.value.code or 0, printed.out, printed.err
+
+    return command
+
+
+WORDS = ("--source", "a photo of a dog and a cat", "--target", "a photo of a tree and a cat")
+
+
+def test_the_command_edits_a_picture(command, sd1_folder, photo, tmp_path):
+    path = tmp_path / "photo.png"
+    photo.save(path)
+    few = ("--model", sd1_folder, "--steps", 2, "--device", "cpu", "--cache", tmp_path / "kept")
+    code, out, _ = command(path, *WORDS, *few, "--out", tmp_path / "out")
+    assert code == 0
+    assert "dog -> tree" in out
+    assert "dB from the picture" in out
+    files = {one.name for one in (tmp_path / "out").iterdir()}
+    assert files == {"source.png", "reconstruction.png", "edited.png", "heatmap.png",
+                     "compare.png", "edit.json"}  # fmt: skip
+    record = json.loads((tmp_path / "out" / "edit.json").read_text())
+    assert set(record["scores"]) == {"dog", "cat"}  # the entities were found
+
+
+def test_the_command_edits_what_a_seed_draws(command, sd1_folder, tmp_path):
+    few = ("--model", sd1_folder, "--steps", 2, "--device", "cpu", "--out", tmp_path)
+    code, out, _ = command(*WORDS, *few, "--method", "ptp", "--weight", "tree=2", "--json")
+    assert code == 0
+    record = json.loads(out)
+    assert (record["seed"], record["weights"], record["inversion"]) == (0, {"tree": 2.0}, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.png", *WORDS), "'missing.png' is missing"),
+        ((*WORDS, "--method", "magic"), "method is 'magic'"),
+        ((*WORDS, "--inversion", "exact"), "inversion is 'exact'"),
+        ((*WORDS, "--blend", "magic"), "blend is 'magic'"),
+        ((*WORDS, "--weight", "tree"), "weight is 'tree'; allowed: WORD=FACTOR"),
+        ((*WORDS, "--cross-replace", "2"), "cross_replace is 2.0"),
+    ],
+)
+def test_bad_commands_say_what_is_wrong(command, tmp_path, arguments, message):
+    code, out, err = command(*arguments, "--out", tmp_path / "none")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_edit_is_public():
+    assert pixalign.edit is edit

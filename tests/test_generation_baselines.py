@@ -463,7 +463,7 @@ def test_both_are_methods_of_generate(pipeline):
         )
         assert [one.method for one in made] == [kind.name] * 2
         assert [one.errors.shape for one in made] == [(2, 3), (2, 2)]
-        with pytest.warns(UserWarning, match=f"names no entities; '{kind.name}' needs 1"):
+        with pytest.warns(UserWarning, match=f"'{kind.name}' needs an entity"):
             generate("a photo", model=pipeline("sd1"), method=kind.name, steps=1, size=(64, 64))
 
 

@@ -1,16 +1,13 @@
-"""Reading attention from a running network, which is left exactly as it was."""
+"""Reading and writing attention of a running network, which is left exactly as it was."""
 
-from pixalign.attention.reading import (
-    AttentionReader,
-    add_by_owner,
-    cross_keys,
-    network_input,
-)
+from pixalign.attention.hooks import network_input, run_until
+from pixalign.attention.reading import AttentionReader, add_by_owner, cross_keys
 from pixalign.attention.sites import Site, text_layers
-from pixalign.attention.stopping import run_until
+from pixalign.attention.writing import AttentionWriter
 
 __all__ = [
     "AttentionReader",
+    "AttentionWriter",
     "Site",
     "add_by_owner",
     "cross_keys",

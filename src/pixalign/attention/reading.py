@@ -10,7 +10,7 @@ code does not see hooks; its output then differs by rounding.)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from pixalign.attention import fused
+from pixalign.attention.hooks import layer_inputs, watched
 from pixalign.attention.sites import Site
 from pixalign.types import Size
 
@@ -65,11 +66,7 @@ class AttentionReader:
     @contextmanager
     def attached(self, denoiser: nn.Module) -> Iterator[AttentionReader]:
         """Observe every pass of the network inside the block; detach after it, come what may."""
-        with ExitStack() as hooks:
-            if _is_compiled(denoiser):
-                hooks.enter_context(torch.compiler.set_stance("force_eager"))
-            handle = denoiser.register_forward_pre_hook(self._start, prepend=True, with_kwargs=True)
-            hooks.callback(handle.remove)
+        with watched(denoiser, self._start) as hooks:
             for site in self.sites:
                 if site.reads_text or site in self.self_labels:
                     handle = site.module.register_forward_pre_hook(
@@ -84,16 +81,15 @@ class AttentionReader:
         assert isinstance(total, Tensor)
         return total / sum(int(self.self_counts[label][image]) for label in labels)
 
-    def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        height, width = network_input(args, kwargs).shape[-2:]
-        self._latent = (height, width)
+    def _start(self, latent: Size) -> None:
+        self._latent = latent
         self.cross.clear()
         self.queries.clear()
 
     def _hook(self, site: Site) -> Any:
         def observe(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self.columns is not None:
-                self._observe(site, *_inputs(*args, **kwargs))
+                self._observe(site, *layer_inputs(*args, **kwargs))
 
         return observe
 
@@ -193,20 +189,6 @@ def add_by_owner(totals: Tensor, values: Tensor, owners: Tensor) -> None:
     totals[first:last] += (share @ values.flatten(1)).reshape(-1, *values.shape[1:])
 
 
-def network_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """The latents [B, C, h, w] that a UNet or a transformer was called with."""
-    latents: Tensor = (
-        args[0] if args else kwargs["sample" if "sample" in kwargs else "hidden_states"]
-    )
-    return latents
-
-
-def _is_compiled(network: nn.Module) -> bool:
-    return hasattr(network, "_orig_mod") or any(
-        module._compiled_call_impl is not None for module in network.modules()
-    )
-
-
 def queries_and_keys(
     module: nn.Module, hidden: Tensor, encoder: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -221,11 +203,11 @@ def queries_and_keys(
     if attn.group_norm is not None:
         hidden = attn.group_norm(hidden.transpose(1, 2)).transpose(1, 2)
     joint = encoder is not None and attn.add_k_proj is not None
-    query = _heads(attn.to_q(hidden), attn.heads)
+    query = heads(attn.to_q(hidden), attn.heads)
     query = query if attn.norm_q is None else attn.norm_q(query)
     key = cross_keys(module, encoder) if encoder is not None and not joint else _keys(attn, hidden)
     if joint:
-        text = _heads(attn.add_k_proj(encoder), attn.heads)
+        text = heads(attn.add_k_proj(encoder), attn.heads)
         text = text if attn.norm_added_k is None else attn.norm_added_k(text)
         key = torch.cat([key, text], dim=2)
     return query, key
@@ -238,12 +220,13 @@ def cross_keys(module: nn.Module, text: Tensor) -> Tensor:
 
 
 def _keys(attn: Any, source: Tensor) -> Tensor:
-    key = _heads(attn.to_k(source), attn.heads)
+    key = heads(attn.to_k(source), attn.heads)
     return key if attn.norm_k is None else attn.norm_k(key)
 
 
-def _heads(projected: Tensor, heads: int) -> Tensor:
-    return rearrange(projected, "b p (heads d) -> b heads p d", heads=heads)
+def heads(projected: Tensor, count: int) -> Tensor:
+    """Projections [B, P, heads * d] by head: [B, heads, P, d]."""
+    return rearrange(projected, "b p (heads d) -> b heads p d", heads=count)
 
 
 def _probabilities(
@@ -286,14 +269,3 @@ def _assemble(pieces: list[tuple[slice, slice, Tensor]], batch: int, count: int)
     for items, rows, piece in pieces:
         whole[items, :, rows] = piece
     return whole
-
-
-def _inputs(
-    hidden_states: Tensor,
-    encoder_hidden_states: Tensor | tuple[Tensor, ...] | None = None,
-    attention_mask: Tensor | None = None,
-    **_: object,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    if isinstance(encoder_hidden_states, tuple):  # (text, image prompts) of an adapter
-        encoder_hidden_states = encoder_hidden_states[0]
-    return hidden_states, encoder_hidden_states, attention_mask

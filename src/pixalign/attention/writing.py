@@ -9,7 +9,7 @@ computed. (A compiled network runs uncompiled meanwhile, as it does while it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,8 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from pixalign.attention.reading import (
-    _heads,
-    _inputs,
-    _is_compiled,
-    network_input,
-    queries_and_keys,
-)
+from pixalign.attention.hooks import layer_inputs, watched
+from pixalign.attention.reading import heads, queries_and_keys
 from pixalign.attention.sites import Site
 from pixalign.types import Size
 
@@ -51,19 +46,14 @@ class AttentionWriter:
     @contextmanager
     def attached(self, denoiser: nn.Module) -> Iterator[AttentionWriter]:
         """Write in every pass of the network inside the block; detach after it, come what may."""
-        with ExitStack() as hooks:
-            if _is_compiled(denoiser):
-                hooks.enter_context(torch.compiler.set_stance("force_eager"))
-            handle = denoiser.register_forward_pre_hook(self._start, prepend=True, with_kwargs=True)
-            hooks.callback(handle.remove)
+        with watched(denoiser, self._start) as hooks:
             for site in self.sites:
                 handle = site.module.register_forward_hook(self._hook(site), with_kwargs=True)
                 hooks.callback(handle.remove)
             yield self
 
-    def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        height, width = network_input(args, kwargs).shape[-2:]
-        self._latent = (height, width)
+    def _start(self, latent: Size) -> None:
+        self._latent = latent
 
     def _hook(self, site: Site) -> Any:
         def write(
@@ -74,7 +64,7 @@ class AttentionWriter:
             if not len(self.targets) or not (text or image):
                 return None
             hidden = output[0] if isinstance(output, tuple) else output
-            inputs = _inputs(*args, **kwargs)
+            inputs = layer_inputs(*args, **kwargs)
             rows = self.targets.to(hidden.device)
             sources, targets = (_rows(inputs, r) for r in (self.sources.to(hidden.device), rows))
             attended = self._attended(site, sources, targets, image)
@@ -174,12 +164,12 @@ def _values(module: nn.Module, hidden: Tensor, encoder: Tensor | None) -> Tensor
     if attn.group_norm is not None:
         hidden = attn.group_norm(hidden.transpose(1, 2)).transpose(1, 2)
     if encoder is None:
-        return _heads(attn.to_v(hidden), attn.heads)
+        return heads(attn.to_v(hidden), attn.heads)
     if attn.add_v_proj is not None:
         parts = [attn.to_v(hidden), attn.add_v_proj(encoder)]
-        return torch.cat([_heads(part, attn.heads) for part in parts], dim=2)
+        return torch.cat([heads(part, attn.heads) for part in parts], dim=2)
     text = encoder if attn.norm_cross is None else attn.norm_encoder_hidden_states(encoder)
-    return _heads(attn.to_v(text), attn.heads)
+    return heads(attn.to_v(text), attn.heads)
 
 
 def _projected(module: nn.Module, attended: Tensor, hidden: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from pixalign.attention import AttentionReader, Site, run_until
 from pixalign.backbones import Backbone, TextCondition
 from pixalign.generation.drawing import Columns, Drawing
+from pixalign.generation.entities import Entity
 from pixalign.generation.methods import Plain
 from pixalign.gradients import gradients_to_inputs
 from pixalign.schedule import Steps
@@ -28,7 +29,12 @@ class Descent(Plain, ABC):
     """
 
     reads_entities = True
-    few = 1
+    needs = "an entity"
+
+    @classmethod
+    def helps(cls, entities: Sequence[Entity]) -> bool:
+        """Whether there is anything to attend to."""
+        return bool(entities)
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from pixalign.backbones import Backbone, TextCondition
 from pixalign.calibrate import alignment_scores
 from pixalign.generation.drawing import Drawing
+from pixalign.generation.entities import Entity
 from pixalign.sampling import guided
 from pixalign.schedule import to_epsilon
 from pixalign.weighting import weighted
@@ -25,13 +27,18 @@ class Plain:
 
     name: ClassVar[str] = "plain"
     reads_entities: ClassVar[bool] = False
-    few: ClassVar[int] = 0  # with fewer entities than this the method does nothing
+    needs: ClassVar[str] = "nothing"  # of a prompt, to do anything
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
         shapes = [(len(drawing.path), len(columns)) for columns in drawing.columns]
         self.weights = [torch.ones(shape) for shape in shapes]
         self.errors = [torch.full(shape, torch.nan) for shape in shapes]
+
+    @classmethod
+    def helps(cls, entities: Sequence[Entity]) -> bool:
+        """Whether a prompt with these entities has what the method needs."""
+        return True
 
     @classmethod
     def check(cls, backbone: Backbone) -> None:
@@ -60,7 +67,12 @@ class Elbo(Plain):
 
     name = "elbo"
     reads_entities = True
-    few = 2
+    needs = "two entities"
+
+    @classmethod
+    def helps(cls, entities: Sequence[Entity]) -> bool:
+        """Whether there is anything to balance."""
+        return len(entities) > 1
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)
@@ -69,7 +81,7 @@ class Elbo(Plain):
             (picture, entity)
             for picture, wish in enumerate(drawing.wishes)
             for entity in wish.entities
-            if len(wish.entities) >= self.few
+            if self.helps(wish.entities)
         ]
         device = drawing.noise.device
         self.owners = torch.tensor([picture for picture, _ in several], dtype=torch.long)

@@ -49,9 +49,10 @@ def generate(
 
     ``model`` is a hub id, a folder, "lab:NAME", a loaded pipeline, or None for the embedded model.
     ``entities`` are the phrases that must not be missing, a list for the prompt or for each of
-    several; None finds them with spaCy, leaving out nouns in ``ignored``. With fewer than two
-    entities "elbo" samples plainly, and says so once. ``strength`` is 1 / gamma, ``active`` the
-    part of the steps in which a method acts. Each picture depends on its prompt and seed alone.
+    several; None finds them with spaCy, leaving out nouns in ``ignored``. A prompt that lacks what
+    the method needs ("elbo": two entities) is sampled plainly, which is said once. ``strength`` is
+    1 / gamma, ``active`` the part of the steps in which a method acts. Each picture depends on its
+    prompt and seed alone, but for rounding, which only Attend-and-Excite enlarges.
     """
     allowed("method", method, tuple(METHODS))
     if count < 1:
@@ -136,13 +137,11 @@ def entities_in(
 
 
 def _say_plain(wishes: Sequence[Wish], kind: type[Plain]) -> None:
-    plain = {wish.prompt: len(wish.entities) for wish in wishes if len(wish.entities) < kind.few}
+    plain = list(dict.fromkeys(w.prompt for w in wishes if not kind.helps(w.entities)))
     if plain:
-        prompt, entities = next(iter(plain.items()))
+        others = f", and so are {len(plain) - 1} more" if len(plain) > 1 else ""
         warnings.warn(
-            f"{prompt!r} names {entities or 'no'} {'entity' if entities == 1 else 'entities'}; "
-            f"{kind.name!r} needs {kind.few}, so it is sampled plainly"
-            + (f", and so are {len(plain) - 1} more prompts" if len(plain) > 1 else ""),
+            f"{kind.name!r} needs {kind.needs}; {plain[0]!r} is sampled plainly{others}",
             UserWarning,
             stacklevel=3,
         )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pixalign.generation.drawing import Columns, Drawing
+from pixalign.generation.entities import Entity
 from pixalign.generation.latents import Descent
 from pixalign.prompts import Prompt
 
@@ -22,6 +23,12 @@ class SynGen(Descent):
     """
 
     name = "syngen"
+    needs = "an entity with attributes"
+
+    @classmethod
+    def helps(cls, entities: Sequence[Entity]) -> bool:
+        """Whether there is anything to bind."""
+        return any(entity.modifiers for entity in entities)
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)

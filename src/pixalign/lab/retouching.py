@@ -18,7 +18,9 @@ import torch
 from PIL import Image
 
 from pixalign.align import Aligner
+from pixalign.editing.cache import cached_inversions
 from pixalign.editing.drawing import EditSettings
+from pixalign.editing.inversion import Inversion, InversionSettings
 from pixalign.editing.preparing import Task
 from pixalign.editing.result import Edit
 from pixalign.editing.run import edit_many
@@ -164,19 +166,27 @@ def retouch(
         result["rows"][label] = judged(edits, asked, judge)
         shown[label] = [edit.edited for edit in edits[:SHOWN]]
         write_json(path, result)
-    plain = EditSettings(method="ptp", steps=steps, guidance=strength, blend=None)
-    again = edit_many(tasks, aligner, plain, inversion="ddim", cache=kept)
-    result["inversions"]["ddim"] = _figures(again)
+    plain = cached_inversions(
+        kept,
+        backbone,
+        [trial.picture for trial in asked],
+        [trial.source for trial in asked],
+        InversionSettings("ddim", steps, strength),
+        model=aligner.name,
+        batch_size=aligner.batch_size,
+        progress=show,
+    )
+    result["inversions"]["ddim"] = _figures(plain)
     write_json(path, result)
     columns = ["source", "reconstruction", *(label for label in rows if "," not in label)]
     write_bytes(path.with_suffix(".webp"), sheet(shown, columns, asked[:SHOWN]))
     return result
 
 
-def _figures(edits: Sequence[Edit]) -> dict[str, list[float]]:
+def _figures(made: Sequence[Edit | Inversion]) -> dict[str, list[float]]:
     """Each reconstruction's PSNR in dB, by name."""
     names = ("psnr", "psnr_vae", "vae")
-    return {name: [round(edit.figures[name], 2) for edit in edits] for name in names}
+    return {name: [round(one.figures[name], 2) for one in made] for name in names}
 
 
 def judged(edits: Sequence[Edit], asked: Sequence[Trial], judge: Judge) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""How readers and writers are told of a network's passes; nothing stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pixalign.types import Size
+
+
+@contextmanager
+def watched(denoiser: nn.Module, start: Callable[[Size], None]) -> Iterator[ExitStack]:
+    """Inside the block, ``start`` is told the latent's (height, width) as each pass begins.
+
+    Hooks whose removal is given to the stack (``callback``) are removed after the block, come what
+    may. A compiled network runs uncompiled meanwhile, because compiled code does not see hooks.
+    """
+
+    def begin(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        height, width = network_input(args, kwargs).shape[-2:]
+        start((height, width))
+
+    with ExitStack() as hooks:
+        if _is_compiled(denoiser):
+            hooks.enter_context(torch.compiler.set_stance("force_eager"))
+        handle = denoiser.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
+        hooks.callback(handle.remove)
+        yield hooks
+
+
+def network_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The latents [B, C, h, w] that a UNet or a transformer was called with."""
+    latents: Tensor = (
+        args[0] if args else kwargs["sample" if "sample" in kwargs else "hidden_states"]
+    )
+    return latents
+
+
+def layer_inputs(
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | tuple[Tensor, ...] | None = None,
+    attention_mask: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Hidden states, text and mask with which an attention layer was called."""
+    if isinstance(encoder_hidden_states, tuple):  # (text, image prompts) of an adapter
+        encoder_hidden_states = encoder_hidden_states[0]
+    return hidden_states, encoder_hidden_states, attention_mask
+
+
+class _Reached(Exception):
+    """The pass has come to the layer at which it ends."""
+
+
+def run_until(module: nn.Module, call: Callable[[], object]) -> None:
+    """Call the network, and end its pass at ``module``: neither that nor what follows is run.
+
+    A reader that was attached before has then seen the input of ``module``, which is all that it
+    needs; the network is left as it was.
+    """
+
+    def stop(*_: object) -> None:
+        raise _Reached
+
+    handle = module.register_forward_pre_hook(stop)
+    try:
+        with suppress(_Reached):
+            call()
+    finally:
+        handle.remove()
+
+
+def _is_compiled(network: nn.Module) -> bool:
+    return hasattr(network, "_orig_mod") or any(
+        module._compiled_call_impl is not None for module in network.modules()
+    )
