@@ -123,7 +123,12 @@ def test_classes_are_the_changed_words_and_the_other_entities(sd1):
     named = found("red car, hot dog", "red bus, hot cat", ["hot dog", "red car"])
     assert named == ([("car", "red car"), ("dog", "hot dog")], [0, 1])
     twice = found("red dog, hot dog", "red cat, hot cat", ["hot dog", "red dog"])
-    assert twice == ([("dog", "red dog"), ("hot dog", "hot dog")], [0, 1])
+    assert twice == ([("red dog", "red dog"), ("hot dog", "hot dog")], [0, 1])
+    inside = found("a red dog and a dog", "a red cat and a dog", ["red dog", "dog"])
+    assert inside == ([("red dog", "red dog"), ("dog", "dog")], [0])
+    apart = found("a big red dog and a car", "a small red cat and a car", ["big red dog", "car"])
+    assert apart == ([("dog", "big red dog"), ("car", "car")], [0, 0])
+    assert found("red car", "blue car", ["red car"]) == ([("car", "red car")], [0])
     assert found("a hot dog, a car", "a tree, a car", ["dog", "car"]) == (
         [("dog", "hot dog"), ("car", "car")],
         [0],

@@ -13,7 +13,7 @@ from pixalign.backbones import wrap
 from pixalign.backbones.load import opened
 from pixalign.batching import BatchSize
 from pixalign.editing import cache
-from pixalign.editing.cache import cached_inversions, default_folder, inversion_key
+from pixalign.editing.cache import cached_inversions, default_folder, inversion_keys
 from pixalign.editing.inversion import (
     InversionSettings,
     invert_pictures,
@@ -283,25 +283,56 @@ def test_inversions_are_kept_and_reused(sd1, picture, tmp_path, monkeypatch):
     assert len(list((tmp_path / "new").iterdir())) == 4
 
 
+def key_of(backbone, picture, prompt, settings, model):
+    (key,) = inversion_keys(backbone, [picture], [prompt], settings, model)
+    return key
+
+
 def test_keys_hold_all_that_counts(sd1, pipeline, picture):
     backbone = wrap(sd1)
-    base = inversion_key(backbone, picture, "a dog", QUICK, "m")
-    assert base == inversion_key(backbone, picture.copy(), "a dog", QUICK, "m")
+    base = key_of(backbone, picture, "a dog", QUICK, "m")
+    assert base == key_of(backbone, picture.copy(), "a dog", QUICK, "m")
     turned = picture.transpose(0)
     others = {
-        inversion_key(backbone, turned, "a dog", QUICK, "m"),
-        inversion_key(backbone, picture.resize((32, 64)), "a dog", QUICK, "m"),
-        inversion_key(backbone, picture, "a cat", QUICK, "m"),
-        inversion_key(backbone, picture, "a dog", dataclasses.replace(QUICK, guidance=1), "m"),
-        inversion_key(backbone, picture, "a dog", QUICK, "n"),
-        inversion_key(wrap(tiny.sd1("v_prediction")), picture, "a dog", QUICK, "m"),
-        inversion_key(wrap(pipeline("sd2-base")), picture, "a dog", QUICK, "m"),
+        key_of(backbone, turned, "a dog", QUICK, "m"),
+        key_of(backbone, picture.resize((32, 64)), "a dog", QUICK, "m"),
+        key_of(backbone, picture, "a cat", QUICK, "m"),
+        key_of(backbone, picture, "a dog", dataclasses.replace(QUICK, guidance=1), "m"),
+        key_of(backbone, picture, "a dog", QUICK, "n"),
+        key_of(wrap(tiny.sd1("v_prediction")), picture, "a dog", QUICK, "m"),
+        key_of(wrap(pipeline("sd2-base")), picture, "a dog", QUICK, "m"),
     }
     assert len(others | {base}) == 8
     changed = tiny.sd1()
     with torch.no_grad():
         next(changed.unet.parameters()).add_(1)
-    assert inversion_key(wrap(changed), picture, "a dog", QUICK, "m") != base
+    assert key_of(wrap(changed), picture, "a dog", QUICK, "m") != base
+    noisier = tiny.sd1()
+    noisier.scheduler = type(noisier.scheduler).from_config(noisier.scheduler.config, beta_end=0.02)
+    assert key_of(wrap(noisier), picture, "a dog", QUICK, "m") != base
+
+
+def test_models_whose_weights_cannot_be_seen_are_not_kept(picture, tmp_path):
+    pipe = tiny.sd1()
+    backbone = wrap(pipe)
+    how = dataclasses.replace(QUICK, method="ddim")
+    hidden = pipe.text_encoder.to("meta")
+    assert inversion_keys(backbone, [picture], ["a dog"], how) == []
+    pipe.text_encoder = tiny.sd1().text_encoder
+    assert hidden is not pipe.text_encoder
+    cached_inversions(tmp_path, backbone, [picture], ["a dog"], how)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_gradients_flow_where_the_caller_switched_them_off(sd1):
+    backbone = wrap(sd1)
+    latents, texts, path = begun(backbone)
+    trajectory = invert(backbone, latents, texts, path)
+    expected = null_text(backbone, trajectory, texts, path, FEW)
+    with torch.inference_mode():
+        trajectory = invert(backbone, latents, texts, path)
+        found = null_text(backbone, trajectory, texts, path, FEW)
+    torch.testing.assert_close(found, expected)
 
 
 def test_damaged_files_are_made_anew(sd1, picture, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -78,5 +79,8 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 def slug(name: str) -> str:
-    """A class name as part of a file name."""
-    return re.sub(r"[^\w]+", "-", name.lower()).strip("-")[:60] or "class"
+    """A name or text as part of a file name; long ones are cut, and still differ."""
+    short = re.sub(r"[^\w]+", "-", name.lower()).strip("-")
+    if len(short) > 60:
+        short = f"{short[:51]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return short or "class"

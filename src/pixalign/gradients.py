@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 _FLAG, _FUNCTION = "gradient_checkpointing", "_gradient_checkpointing_func"
@@ -15,11 +16,15 @@ _FLAG, _FUNCTION = "gradient_checkpointing", "_gradient_checkpointing_func"
 def gradients_to_inputs(network: Any, *, checkpointing: bool) -> Iterator[None]:
     """Inside the block gradients flow to the network's inputs, none to its weights.
 
+    They do so also where the caller has switched gradients off.
+
     With ``checkpointing`` what a block of layers computes is forgotten and computed again on the
     way back, which takes a third more time and less memory; without it, nothing is computed twice,
     so that hooks see each layer once. Weights and modules get their flags back.
     """
     with ExitStack() as undo:
+        undo.enter_context(torch.inference_mode(False))
+        undo.enter_context(torch.enable_grad())
         for weight in network.parameters():
             undo.callback(weight.requires_grad_, weight.requires_grad)
             weight.requires_grad_(False)

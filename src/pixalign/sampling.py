@@ -51,12 +51,7 @@ def outputs(
             done += len(rows)
 
     batch_size.attempt(z, len(z), "sample", work)
-    if not bool(torch.isfinite(found).all()):
-        raise FloatingPointError(
-            f"the {backbone.family} network produced NaN or infinity in {backbone.dtype}; load "
-            "the model with dtype='float32' or 'bfloat16'"
-        )
-    return found
+    return backbone.checked(found)
 
 
 def guided(conditional: Tensor, unconditional: Tensor, guidance: float) -> Tensor:

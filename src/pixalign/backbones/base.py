@@ -100,6 +100,7 @@ class Backbone(ABC):
 
     def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
+        self.name: str | None = None  # by which a user called the model
         self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
         self._vae: Any = None
@@ -335,9 +336,12 @@ class Backbone(ABC):
             # The limit is there to stop endless recompiling; our shapes are few and fixed.
             with torch._dynamo.config.patch(recompile_limit=_COMPILED_SHAPES):
                 output = self.predict(z, steps, text, network=self._compiled)
-        estimate = to_epsilon(self.objective, output, z, steps)
-        _check_finite(estimate, f"the {self.family} network", self.dtype)
-        return estimate
+        return to_epsilon(self.objective, self.checked(output), z, steps)
+
+    def checked(self, output: Tensor) -> Tensor:
+        """What the network said; an error where it is not finite."""
+        _check_finite(output, f"the {self.family} network", self.dtype)
+        return output
 
 
 def _check_finite(values: Tensor, where: str, dtype: torch.dtype) -> None:

@@ -17,7 +17,7 @@ from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
 from pixalign.backbones.sdxl import StableDiffusionXL
 from pixalign.batching import out_of_memory
-from pixalign.own import located
+from pixalign.own import located, model_name
 from pixalign.types import allowed
 
 FAMILIES: dict[str, type[Backbone]] = {
@@ -44,11 +44,15 @@ def wrap(pipe: Any) -> Backbone:
 def opened(model: Any, device: str = "auto", dtype: str = "auto") -> Backbone:
     """The backbone of what a user may name: None (the embedded model), "lab:NAME", a hub id, a
     folder, a loaded pipeline or a backbone. What is loaded already stays as and where it is."""
-    if isinstance(model, Backbone):
-        return model
     if model is None or isinstance(model, str | os.PathLike):
-        return load(located(model), device, dtype)
-    return wrap(model)
+        backbone = load(located(model), device, dtype)
+        backbone.name = model_name(model)
+    elif (device, dtype) != ("auto", "auto"):
+        raise ValueError("device and dtype cannot change a loaded pipeline")
+    else:
+        backbone = model if isinstance(model, Backbone) else wrap(model)
+    backbone.check_alignable()
+    return backbone
 
 
 def load(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pixalign.cli.common import Device, Json, print_json
+from pixalign.cli.common import Device, Json, print_json, said_plainly
 
 
 def edit(
@@ -71,15 +70,11 @@ def edit(
     options |= {"steps": steps, "guidance": guidance, "device": device, "dtype": dtype}
     options |= {"weights": _factors(weight or []), "cache": "auto" if cache is None else cache}
     options["batch_size"] = int(batch_size) if batch_size.isdecimal() else batch_size
-    options["entities"] = entity or _entities(source, method)
+    options["entities"] = entity or _entities(source, method == "elbo" or blend == "heatmap")
     if not sys.stderr.isatty():
         hide_loading_bars()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", UserWarning)
+    with said_plainly():
         made = run_edit(image, source, target, progress=True, **options)
-    for warning in said:
-        if issubclass(warning.category, UserWarning):
-            print(f"warning: {warning.message}", file=sys.stderr)
     made.save(out)
     if json_:
         print_json(made.to_dict())
@@ -109,11 +104,11 @@ def _factors(texts: list[str]) -> dict[str, float] | None:
     return found or None
 
 
-def _entities(source: str, method: str) -> list[str] | None:
+def _entities(source: str, wanted: bool) -> list[str] | None:
     """What spaCy finds in the source prompt, where heatmaps are compared and spaCy is there."""
     from pixalign.generation import entities_of
 
-    if method != "elbo":
+    if not wanted:
         return None
     try:
         found = [entity.text for entity in entities_of(source)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pixalign.cli.common import Device, Json, print_json
+from pixalign.cli.common import Device, Json, print_json, said_plainly
 
 
 def generate(
@@ -56,12 +55,14 @@ def generate(
     from pixalign import generation
     from pixalign.backbones.load import hide_loading_bars, opened
     from pixalign.export import check_folder, write_png
-    from pixalign.generation.plots import plot_weights
+    from pixalign.generation.plots import check_plots, plot_weights
     from pixalign.types import allowed
     from pixalign.viz import titled_rows
 
     allowed("method", method, tuple(generation.METHODS))
     check_folder(out)
+    if plot:
+        check_plots()
     options: dict[str, Any] = {"seed": seed, "count": count, "steps": steps, "size": size}
     options |= {"guidance": guidance, "strength": strength, "active": active, "progress": True}
     options["batch_size"] = int(batch_size) if batch_size.isdecimal() else batch_size
@@ -73,14 +74,12 @@ def generate(
     if generation.METHODS[method].reads_entities:  # errors in words come before the weights
         generation.entities_in([prompt], **named)
     options["model"] = opened(model, device, dtype)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", UserWarning)
+    with said_plainly():
         made = generation.generate(prompt, method=method, **named, **options)
-    for warning in said:
-        print(f"warning: {warning.message}", file=sys.stderr)
     for one in made:
         one.save(out)
-        if plot:
+    for one in made if plot else ():
+        if one.entities:
             plot_weights(one, out / f"{one.name}-weights.png")
     if compare:
         plain = generation.generate(prompt, method="plain", **options)

@@ -32,41 +32,50 @@ def default_folder() -> Path:
     return (Path(named) if named else Path.home() / ".cache") / "pixalign" / "inversions"
 
 
-def inversion_key(
+def inversion_keys(
     backbone: Backbone,
-    picture: Image.Image,
-    prompt: str,
+    pictures: Sequence[Image.Image],
+    prompts: Sequence[str],
     settings: InversionSettings,
     model: str | None = None,
-) -> str:
-    """The SHA-256 of all that an inversion depends on: pixels, size, prompt, settings, model.
+) -> list[str]:
+    """The SHA-256 of all that each inversion depends on: pixels, size, prompt, settings, model.
 
-    Models are told apart by name, number type and some numbers of each of their weights.
+    Models are told apart by name, number type, noise schedule and some numbers of each of their
+    weights. Where these cannot be seen, under sequential offloading, there are no keys.
     """
+    weights = _weights(backbone)
+    if weights is None:
+        return []
+    steps = backbone.schedule.path(settings.steps).steps
     values = {
         "format": _FORMAT,
-        "size": picture.size,
-        "prompt": prompt,
         "settings": settings.to_dict(),
         "model": {"name": model, **backbone.record(), "device": None},
-        "weights": _weights(backbone),
+        "weights": weights,
+        "path": [part.tolist() for part in (steps.time, steps.alpha, steps.sigma)],
     }
-    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
-    digest.update(np.asarray(picture.convert("RGB")).tobytes())
-    return digest.hexdigest()
+    keys = []
+    for picture, prompt in zip(pictures, prompts, strict=True):
+        own = {**values, "size": picture.size, "prompt": prompt}
+        digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
+        digest.update(np.asarray(picture.convert("RGB")).tobytes())
+        keys.append(digest.hexdigest())
+    return keys
 
 
-def _weights(backbone: Backbone) -> str:
+def _weights(backbone: Backbone) -> str | None:
     digest = hashlib.sha256()
     for part, model in sorted(backbone.pipe.components.items()):
         if not isinstance(model, nn.Module):
             continue
         for name, weight in sorted(model.state_dict().items()):
+            if weight.is_meta:
+                return None
             digest.update(f"{part}.{name} {tuple(weight.shape)}".encode())
-            if not weight.is_meta:  # as it is under sequential offloading
-                every = max(1, weight.numel() // _SAMPLES)
-                some = weight.flatten()[::every][:_SAMPLES].float().cpu()
-                digest.update(some.numpy().tobytes())
+            every = max(1, weight.numel() // _SAMPLES)
+            some = weight.flatten()[::every][:_SAMPLES].float().cpu()
+            digest.update(some.numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -84,28 +93,27 @@ def cached_inversions(
     """Inversions of pictures of one size, at which the model sees them, with a prompt each.
 
     Those that the folder holds are read, the others made together and kept there; None keeps
-    nothing. A damaged file is made anew, with a warning.
+    nothing, nor does a model whose weights cannot be seen. A damaged file is made anew, with a
+    warning.
     """
-    keys = [
-        "" if folder is None else inversion_key(backbone, picture, prompt, settings, model)
-        for picture, prompt in zip(pictures, prompts, strict=True)
-    ]
-    found = {
-        row: read_inversion(Path(folder), key, prompts[row], settings)
-        for row, key in enumerate(keys)
-        if folder is not None
-    }
-    missing = [row for row in range(len(keys)) if found.get(row) is None]
+    keys: list[str] = []
+    if folder is not None and pictures:
+        keys = inversion_keys(backbone, pictures, prompts, settings, model)
+    found: dict[int, Inversion | None] = {}
+    if folder is not None:
+        for row, key in enumerate(keys):
+            found[row] = read_inversion(Path(folder), key, prompts[row], settings)
+    missing = [row for row in range(len(pictures)) if found.get(row) is None]
     if missing:
         size = pictures[0].height, pictures[0].width
         pixels = torch.cat([to_pixels(pictures[row], size) for row in missing])
         texts = [prompts[row] for row in missing]
         made = invert_pictures(backbone, pixels, texts, settings, batch_size, progress)
         found.update(zip(missing, made, strict=True))
-        if folder is not None:
+        if folder is not None and keys:
             for row, inversion in zip(missing, made, strict=True):
                 write_inversion(make_folder(folder), keys[row], inversion)
-    return [one for row in range(len(keys)) if (one := found[row]) is not None]
+    return [one for row in range(len(pictures)) if (one := found[row]) is not None]
 
 
 def write_inversion(folder: Path, key: str, inversion: Inversion) -> None:

@@ -159,12 +159,7 @@ class _Drawing:
         text = TextCondition.concatenate([self._nothing(index), self.texts])
         both = torch.cat([z, z])
         output = backbone.predict(both, self.path.at(index, len(both)), text)
-        if not bool(torch.isfinite(output).all()):
-            raise FloatingPointError(
-                f"the {backbone.family} network produced NaN or infinity in {backbone.dtype}; load "
-                "the model with dtype='float32' or 'bfloat16'"
-            )
-        away, towards = output.chunk(2)
+        away, towards = backbone.checked(output).chunk(2)
         moved = guided(towards, away, settings.guidance)
         return self.path.advance(backbone.objective, moved, z, index)
 

@@ -106,12 +106,12 @@ def _parts(
 def classes_of(pairing: Pairing, entities: Sequence[str]) -> tuple[list[Phrase], list[int]]:
     """The classes to align with the source picture, and which of them each change is of.
 
-    An entity that holds the changed words stands for them; of other changed words the class is
-    named by the head noun. The entities that do not change are there for the comparison, but those
-    that are a part of changed words.
+    An entity that holds the changed words stands for them, or they for themselves; such a class
+    looks where its head noun does. The entities that do not change are there for the comparison,
+    but those that are a part of changed words.
     """
-    classes: dict[str, Phrase] = {}  # by phrase
     owners: list[str] = []
+    found: dict[str, Phrase] = {}  # by phrase, in any case
     for change in pairing.changes:
         around = [
             one
@@ -119,19 +119,20 @@ def classes_of(pairing: Pairing, entities: Sequence[str]) -> tuple[list[Phrase],
             if any(_within(change.span, place) for place in occurrences_of(one, pairing.source))
         ]
         phrase = around[0] if around else change.source
-        head = head_noun(change.source) or (0, len(change.source))
-        name = change.source[slice(*head)]
-        taken = {known.name.casefold() for known in classes.values()}
+        head = head_noun(phrase) or (0, len(phrase))
         owners.append(phrase.casefold())
-        unique = Phrase(phrase if name.casefold() in taken else name, phrase)
-        classes.setdefault(owners[-1], unique)
+        found.setdefault(owners[-1], Phrase(phrase[slice(*head)], phrase))
     spans = [change.span for change in pairing.changes]
     for entity in entities:
         places = occurrences_of(entity, pairing.source)
         if not places or not all(any(_within(place, span) for span in spans) for place in places):
-            classes.setdefault(entity.casefold(), Phrase(entity))
-    order = list(classes)
-    return list(classes.values()), [order.index(owner) for owner in owners]
+            found.setdefault(entity.casefold(), Phrase(entity))
+    nouns = [one.name.casefold() for one in found.values()]
+    classes = [
+        one if nouns.count(one.name.casefold()) == 1 else Phrase(one.phrase)
+        for one in found.values()
+    ]
+    return classes, [list(found).index(owner) for owner in owners]
 
 
 def _within(inner: Span, outer: Span) -> bool:

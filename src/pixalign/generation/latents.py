@@ -110,8 +110,7 @@ class Descent(Plain, ABC):
 
     def _slopes(self, index: int, z: Tensor, pictures: Sequence[int]) -> Tensor:
         drawing, rows = self.drawing, torch.tensor(pictures, device=z.device)
-        free = gradients_to_inputs(drawing.backbone.denoiser, checkpointing=False)
-        with torch.inference_mode(False), torch.enable_grad(), free:
+        with gradients_to_inputs(drawing.backbone.denoiser, checkpointing=False):
             latents = z[rows].clone().requires_grad_(True)
             steps, text = drawing.path.at(index, len(rows)), drawing.texts[rows]
             maps = attention_maps(drawing.backbone, latents, steps, text, self.sites)

@@ -101,7 +101,7 @@ class Elbo(Plain):
         latents = torch.cat([z, z, z[there]])
         found = drawing.ask(index, latents, TextCondition.concatenate(text))
         empty, full, alone = torch.split(found, [len(z), len(z), len(there)])
-        weights = self._weights(index, self._differences(index, z, full, alone))
+        weights = self._weights(index, self._differences(index, full, alone))
         rows = (weights > 1).any(1).nonzero()[:, 0].to(z.device)
         if len(rows):
             texts = drawing.texts[rows]
@@ -114,13 +114,17 @@ class Elbo(Plain):
         """The weights [N] of a picture's entities at a step, from their differences [N]."""
         return entity_weights(errors, self.drawing.settings.strength)
 
-    def _differences(self, index: int, z: Tensor, full: Tensor, alone: Tensor) -> Tensor:
-        """[E] on the CPU: how far each entity's noise estimate lies from its whole prompt's."""
+    def _differences(self, index: int, full: Tensor, alone: Tensor) -> Tensor:
+        """[E] on the CPU: how far each entity's noise estimate lies from its whole prompt's.
+
+        Both are of the same latents, and an estimate is linear in output and latents, so the
+        latents cancel.
+        """
         objective, path = self.drawing.backbone.objective, self.drawing.path
-        there = self.owners.to(z.device)
-        whole = to_epsilon(objective, full, z, path.at(index, len(z)))
-        each = to_epsilon(objective, alone, z[there], path.at(index, len(there)))
-        return (each - whole[there]).square().mean((1, 2, 3)).cpu()
+        apart = alone - full[self.owners.to(full.device)]
+        steps = path.at(index, len(apart))
+        noise = to_epsilon(objective, apart, torch.zeros_like(apart), steps)
+        return noise.square().mean((1, 2, 3)).cpu()
 
     def _weights(self, index: int, differences: Tensor) -> Tensor:
         """[B, L] on the CPU: the weight of every text column, by the differences [E]."""

@@ -14,7 +14,6 @@ from pixalign.generation.entities import NON_ENTITIES, Entity, entities_of, give
 from pixalign.generation.methods import Elbo, Plain
 from pixalign.generation.result import Generation
 from pixalign.generation.syngen import SynGen
-from pixalign.own import model_name
 from pixalign.progress import Progress
 from pixalign.provenance import versions
 from pixalign.sampling import picture_size, to_pictures
@@ -78,13 +77,11 @@ def generate(
         for first in range(0, len(wishes), _TOGETHER):
             part = wishes[first : first + _TOGETHER]
             drawing = Drawing(backbone, part, settings, where, limits)
-            results += draw(drawing, kind, bar, model_name(model))
+            results += draw(drawing, kind, bar)
     return results
 
 
-def draw(
-    drawing: Drawing, kind: type[Plain], bar: Progress, model: str | None = None
-) -> list[Generation]:
+def draw(drawing: Drawing, kind: type[Plain], bar: Progress) -> list[Generation]:
     """Go the whole path with one method, and decode what it leads to."""
     made, z = kind(drawing), drawing.noise
     backbone, settings = drawing.backbone, drawing.settings
@@ -101,7 +98,7 @@ def draw(
         "guidance": settings.guidance,
         "strength": settings.strength,
         "active": list(settings.active),
-        "model": {"name": model, **backbone.record()},
+        "model": {"name": backbone.name, **backbone.record()},
         "versions": versions(),
     }
     return [

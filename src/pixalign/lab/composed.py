@@ -48,17 +48,26 @@ def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
 
 
 def returned(result: Mapping[str, Any], label: str = "elbo") -> dict[str, int]:
-    """Over all sets: objects that plain sampling lacks and a method draws, and the other way."""
-    counts = {"asked": 0, "missing": 0, "returned": 0, "lost": 0}
+    """Over all sets: objects that plain sampling lacks and a method draws, and the other way.
+
+    "redrawn" are those missing ones that plain sampling draws with the prompt's next seed: what
+    mere change returns.
+    """
+    counts = {"asked": 0, "missing": 0, "returned": 0, "lost": 0, "redrawn": 0}
+    seeds = result["seeds"]
     for rows in result["sets"].values():
         if label not in rows:  # a run that was stopped
             continue
-        for before, after in zip(rows["plain"]["found"], rows[label]["found"], strict=True):
+        plain = rows["plain"]["found"]
+        for picture, (before, after) in enumerate(zip(plain, rows[label]["found"], strict=True)):
+            first = picture - picture % seeds
+            other = plain[first + (picture + 1 - first) % seeds]
             counts["asked"] += len(before)
             counts["missing"] += before.count("0")
             pairs = list(zip(before, after, strict=True))
             counts["returned"] += pairs.count(("0", "1"))
             counts["lost"] += pairs.count(("1", "0"))
+            counts["redrawn"] += list(zip(before, other, strict=True)).count(("0", "1"))
     return counts
 
 
@@ -90,6 +99,6 @@ def table(result: Mapping[str, Any]) -> str:
                 between = f"{apart['value']:+.2f} ({apart['low']:+.2f} to {apart['high']:+.2f})"
                 cells += f"{row[name]['value']:>8.2f}{between:>24}"
             lines.append(f"{cells}{row['cost']:>7.1f}")
-    each = f"{result['prompts']} prompts of each set, {result['seeds']} pictures each"
+    each = f"the first {result['prompts']} prompts of each set, {result['seeds']} pictures each"
     lines.append(f"{each}; shares found in percent; cost in pictures drawn plainly")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ which colour. The generation table, and its twin with controls that only the lab
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import time
@@ -36,7 +37,7 @@ from pixalign.generation.run import draw
 from pixalign.lab.composers import METHOD_ROWS, Row, rows_for
 from pixalign.lab.judge import PRESENT, Judge, colour_of, load_classifier, look, presence
 from pixalign.metrics import clip_score
-from pixalign.own import LAB, lab_folder, model_name
+from pixalign.own import LAB, lab_folder
 from pixalign.progress import Progress
 from pixalign.provenance import device_name, versions
 from pixalign.sampling import picture_size
@@ -81,12 +82,19 @@ def compose(
         judge = load_classifier(folder, str(backbone.device))
     name = slug((model or "lab:sd1").removeprefix(LAB))
     strength = backbone.guidance if guidance is None else guidance
-    asked = {"prompts": prompts, "seeds": seeds, "steps": steps, "guidance": strength}
+    asked = {
+        "model": backbone.name,
+        "prompts": prompts,
+        "seeds": seeds,
+        "steps": steps,
+        "guidance": strength,
+        "dtype": backbone.record()["dtype"],
+        "clip": clip,
+        "files": {n: hashlib.sha256(p.read_bytes()).hexdigest() for n, p in files.items()},
+    }
     result = _kept(out / f"{name}.json", asked) or {
-        "model": model_name(model),
         **asked,
         "device": device_name(backbone.device),
-        "dtype": backbone.record()["dtype"],
         "versions": versions(),
         "sets": {},
     }

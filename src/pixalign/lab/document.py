@@ -78,7 +78,7 @@ def report(docs: Path, *, figures: bool = True) -> list[Path]:
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """By model the figures of `pixalign lab compose`, and how many missing objects return."""
+    """By model the figures of `pixalign bench generation`, and how many missing objects return."""
     found = {}
     for name in LAB_MODELS:
         result = _optional(folder / f"{name}.json")

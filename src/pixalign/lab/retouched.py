@@ -22,7 +22,7 @@ FIGURES: dict[str, Callable[[Mapping[str, Any]], list[float]]] = {
 
 def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
     """By row each figure's mean over the edits with its 95 % interval, and its paired difference
-    to Prompt-to-Prompt with the same blend; by inversion the mean PSNR and the lowest tenth's."""
+    to Prompt-to-Prompt with the same blend; by inversion the mean PSNR and the lowest."""
     weights = bootstrap_weights(result["edits"], draws)
     shares = weights / weights.sum(1, keepdim=True)
     rows = {
@@ -49,13 +49,13 @@ def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
 def table(result: Mapping[str, Any]) -> str:
     """What the edits did, by method."""
     found = summarise(result)
-    lines = [f"{'':<26}" + "".join(f"{name:>20}" for name in FIGURES)]
+    lines = [f"{'':<26}" + "".join(f"{name:>24}" for name in FIGURES)]
     for label, row in found["rows"].items():
         cells = [
             f"{row[name]['value']:.1f} ({row[name]['low']:.1f} to {row[name]['high']:.1f})"
             for name in FIGURES
         ]
-        lines.append(f"{label:<26}" + "".join(f"{cell:>20}" for cell in cells))
+        lines.append(f"{label:<26}" + "".join(f"{cell:>24}" for cell in cells))
     for name, figures in found["inversions"].items():
         lines.append(f"{name}: {figures['psnr_vae']['value']:.1f} dB from the VAE's own picture")
     return "\n".join(lines)

@@ -220,7 +220,7 @@ def sheet(
 ) -> bytes:
     """A WebP of each edit's pictures side by side."""
     names = class_names()
-    titles = [f"{trial.source}: {names[trial.old]} → {names[trial.new]}" for trial in asked]
+    titles = [f"{trial.source}: {names[trial.old]} to {names[trial.new]}" for trial in asked]
     rows = list(zip(*(shown[column] for column in columns), strict=True))
     file = io.BytesIO()
     titled_rows(rows, columns, titles, side=128).save(file, format="WEBP", quality=85)
