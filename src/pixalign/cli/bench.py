@@ -179,16 +179,20 @@ def editing(
         str | None, typer.Option(help="lab:NAME or a folder; the embedded one if left out.")
     ] = None,
     count: Annotated[int, typer.Option(help="Edits of test scenes.", min=2)] = 104,
+    row: Annotated[
+        list[str] | None, typer.Option(help="ptp, elbo ...; repeatable. [default: all seven]")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
     device: Device = "auto",
 ) -> None:
     """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
     from pixalign.backbones.load import hide_loading_bars
     from pixalign.lab.retouched import table
-    from pixalign.lab.retouching import retouch
+    from pixalign.lab.retouching import ROWS, retouch
 
     hide_loading_bars()
-    print(table(retouch(model, out, count=count, steps=steps, device=device)))
+    options: dict[str, Any] = {"count": count, "steps": steps, "device": device}
+    print(table(retouch(model, out, rows=row or tuple(ROWS), **options)))
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:
