@@ -193,3 +193,42 @@ def test_benchmark_on_the_gpu(tmp_path):
         assert found["cuda"]["rows"][name]["oracle"]["miou"] == pytest.approx(
             row["oracle"]["miou"], abs=1.0
         ), name
+
+
+@pytest.mark.parametrize("method", ["elbo", "plain", "attend-excite", "syngen"])
+def test_pictures_are_drawn_in_half_precision(method):
+    made = pa.generate(
+        "a photo of red dog, blue taco",
+        model="lab:sd1",
+        method=method,
+        entities=["red dog", "blue taco"],
+        steps=4,
+        count=2,
+        device="cuda",
+    )
+    assert made[0].provenance["model"]["dtype"] == "float16"
+    assert np.asarray(made[0].image).std() > 1
+
+
+@pytest.mark.parametrize("method", ["elbo", "ptp", "diffsegmenter"])
+def test_pictures_are_edited(method, tmp_path):
+    from pixalign.scenes.write import write_scenes
+
+    write_scenes("test", 1, tmp_path, size=128)
+    words = {
+        "source": "a photo of taco, chair, high heel",
+        "target": "a photo of dog, chair, high heel",
+    }
+    made = pa.edit(
+        tmp_path / "00000.png",
+        **words,
+        model="lab:sd1",
+        method=method,
+        entities=["taco", "chair", "high heel"],
+        steps=6,
+        device="cuda",
+        dtype="float32",
+        cache=None,
+    )
+    assert made.changes == (("taco", "dog"),)
+    assert made.figures["psnr_vae"] > 20
