@@ -38,6 +38,10 @@ class TextCondition:
     def __getitem__(self, rows: Tensor) -> TextCondition:
         return TextCondition(self.embeds[rows], None if self.pooled is None else self.pooled[rows])
 
+    def repeated(self, count: int) -> TextCondition:
+        """The one prompt, ``count`` times."""
+        return self[torch.zeros(count, dtype=torch.long, device=self.embeds.device)]
+
     @classmethod
     def concatenate(cls, parts: Sequence[TextCondition]) -> TextCondition:
         """All prompts of the parts, in order."""
@@ -277,10 +281,13 @@ class Backbone(ABC):
         return TokenSpans(prompt.text, prompt.classes, columns, length)
 
     def columns(
-        self, prompt: Prompt, length: int, streams: Iterable[TextStream]
+        self, prompt: Prompt, length: int, streams: Iterable[TextStream] | None = None
     ) -> tuple[tuple[int, ...], ...]:
-        """The text columns of each class; none where the prompt is cut before it."""
-        streams = list(streams)
+        """The text columns of each class; none where the prompt is cut before it.
+
+        Without ``streams``, those of all encoders that are there.
+        """
+        streams = [s for s in self.streams if s.loaded] if streams is None else list(streams)
         for stream in streams:
             self._check_plain(prompt.text, stream.tokenizer)
         return tuple(

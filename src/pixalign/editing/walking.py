@@ -40,7 +40,7 @@ def sample(
 
 def repeated(empty: TextCondition, count: int, embeds: Tensor | None = None) -> TextCondition:
     """The empty text [1] ``count`` times; embeddings [count, L, D] take the place of its own."""
-    rows = empty[torch.zeros(count, dtype=torch.long, device=empty.embeds.device)]
+    rows = empty.repeated(count)
     return rows if embeds is None else TextCondition(embeds.to(rows.embeds), rows.pooled)
 
 

@@ -141,9 +141,8 @@ def columns_of(backbone: Backbone, text: str, words: str, length: int) -> Column
     """All columns of some words wherever they stand in a text; their absence is an error."""
     text = normal(text)
     spans = occurrences_of(unicodedata.normalize("NFC", words), text)
-    streams = [stream for stream in backbone.streams if stream.loaded]
     prompt = Prompt(text, (0,), (tuple(spans),))
-    found = backbone.columns(prompt, length, streams)[0] if spans else ()
+    found = backbone.columns(prompt, length)[0] if spans else ()
     if not found:
         where = f"beyond the {length} tokens the model reads of" if spans else "not in"
         raise ValueError(f"{words!r} is {where} the prompt {text!r}")

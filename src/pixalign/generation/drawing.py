@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from pixalign.backbones import Backbone, TextCondition
@@ -86,18 +85,13 @@ class Drawing:
         """The network's output at step ``index`` for latents [R, C, h, w] and texts [R]."""
         return outputs(self.backbone, z, self.path.at(index, len(z)), text, self.batch_size)
 
-    def emptied(self, count: int) -> TextCondition:
-        """The empty text, ``count`` times."""
-        return self.empty[torch.zeros(count, dtype=torch.long, device=self.empty.embeds.device)]
-
     def _columns(self, wish: Wish) -> tuple[Columns, ...]:
         length = self.texts.embeds.shape[1]
-        streams = [stream for stream in self.backbone.streams if stream.loaded]
         found = []
         for entity in wish.entities:
             spans: list[Span] = [entity.span, entity.head, *entity.modifiers]
             prompt = Prompt(wish.prompt, tuple(range(len(spans))), tuple((s,) for s in spans))
-            words, head, *modifiers = self.backbone.columns(prompt, length, streams)
+            words, head, *modifiers = self.backbone.columns(prompt, length)
             if not words:
                 raise ValueError(
                     f"entity {entity.text!r} is beyond what the model reads of {wish.prompt!r}; "

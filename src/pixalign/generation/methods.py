@@ -51,7 +51,7 @@ class Plain:
     def output(self, index: int, z: Tensor) -> Tensor:
         """The guided output for latents [B, C, h, w]: both texts in one batch."""
         drawing = self.drawing
-        text = TextCondition.concatenate([drawing.emptied(len(z)), drawing.texts])
+        text = TextCondition.concatenate([drawing.empty.repeated(len(z)), drawing.texts])
         empty, full = drawing.ask(index, torch.cat([z, z]), text).chunk(2)
         return guided(full, empty, drawing.settings.guidance)
 
@@ -97,7 +97,7 @@ class Elbo(Plain):
         if not len(self.owners) or not drawing.settings.acts(index):
             return super().output(index, z)
         there = self.owners.to(z.device)
-        text = [drawing.emptied(len(z)), drawing.texts, self.entity_texts]
+        text = [drawing.empty.repeated(len(z)), drawing.texts, self.entity_texts]
         latents = torch.cat([z, z, z[there]])
         found = drawing.ask(index, latents, TextCondition.concatenate(text))
         empty, full, alone = torch.split(found, [len(z), len(z), len(there)])

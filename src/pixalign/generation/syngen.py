@@ -33,12 +33,11 @@ class SynGen(Descent):
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)
         backbone, length = drawing.backbone, drawing.texts.embeds.shape[1]
-        streams = [stream for stream in backbone.streams if stream.loaded]
         self.words: dict[int, tuple[int, ...]] = {}  # the columns of a prompt's characters
         for picture in self.pictures:
             text = drawing.wishes[picture].prompt
             whole = Prompt(text, (0,), (((0, len(text)),),))
-            (self.words[picture],) = backbone.columns(whole, length, streams)
+            (self.words[picture],) = backbone.columns(whole, length)
 
     @classmethod
     def measures(cls, columns: Columns) -> bool:
