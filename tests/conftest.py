@@ -1,6 +1,7 @@
 """Shared fixtures: each tiny pipeline is built once per worker."""
 
 import os
+import sys
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -18,6 +19,7 @@ from PIL import Image
 
 import pixalign as pa
 import tiny
+from pixalign import cli
 
 torch.set_num_threads(1)  # the tests run in parallel processes instead
 settings.register_profile("pixalign", deadline=None, max_examples=50, derandomize=True)
@@ -79,6 +81,22 @@ def aligner(sd1: Any) -> pa.Aligner:
 def photo() -> Image.Image:
     """A landscape picture."""
     return tiny.photo(120, 80)
+
+
+@pytest.fixture
+def shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run `pixalign` with those arguments: (exit code, stdout, stderr)."""
+
+    def shell(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pixalign", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return shell
 
 
 @pytest.fixture(scope="session")

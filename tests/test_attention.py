@@ -4,11 +4,11 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from diffusers import UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tiny
 from pixalign.attention import AttentionReader, add_by_owner, reading
 from pixalign.attention.reading import queries_and_keys
 from pixalign.backbones import wrap
@@ -261,17 +261,7 @@ def test_unet_sites_run_in_the_order_listed(pipeline):
 
 def test_bare_self_attention_blocks_are_sites_too():
     """UNets may hold attention layers without a transformer around them."""
-    torch.manual_seed(0)
-    unet = UNet2DConditionModel(
-        sample_size=16,
-        block_out_channels=(8, 16),
-        down_block_types=("AttnDownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "AttnUpBlock2D"),
-        layers_per_block=1,
-        norm_num_groups=4,
-        cross_attention_dim=8,
-        attention_head_dim=4,
-    ).eval()
+    unet = tiny.bare_unet()
     sites = list(unet_sites(unet))
     bare = [site for site in sites if site.module.group_norm is not None]
     assert [(s.kind, s.place, s.factor) for s in bare] == [

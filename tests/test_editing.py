@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 
 import pixalign
 import tiny
-from pixalign import AlignConfig, Aligner, cli
+from pixalign import AlignConfig, Aligner
 from pixalign.backbones import wrap
 from pixalign.batching import BatchSize
 from pixalign.editing.blending import LocalBlend, blend_sites, region
@@ -419,17 +419,9 @@ def test_half_precision(name):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(shell):
     """Run `pixalign edit`: (exit code, stdout, stderr)."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pixalign", "edit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return command
+    return partial(shell, "edit")
 
 
 WORDS = ("--source", "a photo of a dog and a cat", "--target", "a photo of a tree and a cat")

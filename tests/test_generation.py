@@ -1,7 +1,7 @@
 """The paper's compositional generation, against loops that take every pass on its own."""
 
 import json
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from PIL import Image
 
 import pixalign as pa
 import tiny
-from pixalign import cli
 from pixalign.backbones import wrap
 from pixalign.batching import BatchSize
 from pixalign.generation.drawing import Drawing, Settings, Wish
@@ -294,17 +293,9 @@ def test_files(sd1, tmp_path):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(shell):
     """Run `pixalign generate`: (exit code, stdout, stderr)."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pixalign", "generate", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return command
+    return partial(shell, "generate")
 
 
 def test_the_command_draws_and_compares(command, sd1_folder, tmp_path):

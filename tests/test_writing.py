@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from diffusers import UNet2DConditionModel
 from torch.nn.functional import linear
 
+import tiny
 from pixalign.attention import AttentionReader
 from pixalign.attention.reading import queries_and_keys
 from pixalign.attention.writing import AttentionWriter
@@ -189,17 +189,7 @@ def test_layers_say_what_materialised_attention_says(pipeline, name, replace, ed
 
 def test_bare_attention_blocks_are_written_too():
     """Layers without a transformer around them: 4-D input, a group norm and a residual."""
-    torch.manual_seed(0)
-    unet = UNet2DConditionModel(
-        sample_size=16,
-        block_out_channels=(8, 16),
-        down_block_types=("AttnDownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "AttnUpBlock2D"),
-        layers_per_block=1,
-        norm_num_groups=4,
-        cross_attention_dim=8,
-        attention_head_dim=4,
-    ).eval()
+    unet = tiny.bare_unet()
     sites = list(unet_sites(unet))
     assert any(site.module.residual_connection for site in sites)
     z, text = torch.randn(3, 4, 16, 16), torch.randn(3, 5, 8)

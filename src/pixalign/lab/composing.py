@@ -8,7 +8,6 @@ which colour. The generation table, and its twin with controls that only the lab
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +35,7 @@ from pixalign.generation.result import Generation
 from pixalign.generation.run import draw
 from pixalign.lab.composers import METHOD_ROWS, Row, rows_for
 from pixalign.lab.judge import PRESENT, Judge, colour_of, load_classifier, look, presence
+from pixalign.lab.sheets import picture_rows
 from pixalign.metrics import clip_score
 from pixalign.own import LAB, lab_folder
 from pixalign.progress import Progress
@@ -44,7 +44,6 @@ from pixalign.sampling import picture_size
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.sample import COLOURS
 from pixalign.types import allowed
-from pixalign.viz import titled_rows
 
 SETS = ("lab-pairs", "lab-attributes", "lab-three")
 SHOWN = 12  # prompts whose pictures are shown: the first ones
@@ -123,7 +122,7 @@ def compose(
         if "plain" in shown:
             titles = [one.text for one in texts[:SHOWN]]
             labels = [row.label for row in METHOD_ROWS if row.label in shown]
-            write_bytes(out / f"{name}-{set_name}.webp", sheet(shown, labels, titles))
+            write_bytes(out / f"{name}-{set_name}.webp", picture_rows(shown, labels, titles))
     return result
 
 
@@ -221,13 +220,3 @@ def parsed(phrase: str) -> tuple[int, int | None]:
     if phrase not in names:
         raise ValueError(f"{phrase!r} names no class of the lab")
     return names.index(phrase), None
-
-
-def sheet(
-    shown: Mapping[str, Sequence[Image.Image]], labels: Sequence[str], texts: Sequence[str]
-) -> bytes:
-    """A WebP of each prompt's pictures by every method, side by side."""
-    rows = list(zip(*(shown[label] for label in labels), strict=True))
-    file = io.BytesIO()
-    titled_rows(rows, labels, texts, side=128).save(file, format="WEBP", quality=85)
-    return file.getvalue()

@@ -7,8 +7,7 @@ still there; outside the old object's mask the picture should not change.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from pixalign.editing.result import Edit
 from pixalign.editing.run import edit_many
 from pixalign.export import make_folder, slug, write_bytes, write_json
 from pixalign.lab.judge import Judge, load_classifier, look, recognised
+from pixalign.lab.sheets import picture_rows
 from pixalign.lab.study import native_size
 from pixalign.lab.trial import Subject, draw_scenes, subjects
 from pixalign.own import LAB, lab_folder, model_name
@@ -33,7 +33,6 @@ from pixalign.provenance import device_name, versions
 from pixalign.sampling import to_pictures
 from pixalign.scenes.atlas import class_names
 from pixalign.types import allowed
-from pixalign.viz import titled_rows
 
 SHOWN = 12  # edits whose pictures are shown: the first ones
 LEAST_AREA, LEAST_VISIBLE = 0.04, 0.7  # of the object that is to change
@@ -179,7 +178,9 @@ def retouch(
     result["inversions"]["ddim"] = _figures(plain)
     write_json(path, result)
     columns = ["source", "reconstruction", *(label for label in rows if "," not in label)]
-    write_bytes(path.with_suffix(".webp"), sheet(shown, columns, asked[:SHOWN]))
+    names = class_names()
+    titles = [f"{t.source}: {names[t.old]} to {names[t.new]}" for t in asked[:SHOWN]]
+    write_bytes(path.with_suffix(".webp"), picture_rows(shown, columns, titles))
     return result
 
 
@@ -213,15 +214,3 @@ def judged(edits: Sequence[Edit], asked: Sequence[Trial], judge: Judge) -> dict[
             mean = float(np.square(error[outside]).mean())
             found[name].append(round(-10 * float(np.log10(max(mean, 1e-10))), 2))
     return found
-
-
-def sheet(
-    shown: Mapping[str, Sequence[Image.Image]], columns: Sequence[str], asked: Sequence[Trial]
-) -> bytes:
-    """A WebP of each edit's pictures side by side."""
-    names = class_names()
-    titles = [f"{trial.source}: {names[trial.old]} to {names[trial.new]}" for trial in asked]
-    rows = list(zip(*(shown[column] for column in columns), strict=True))
-    file = io.BytesIO()
-    titled_rows(rows, columns, titles, side=128).save(file, format="WEBP", quality=85)
-    return file.getvalue()

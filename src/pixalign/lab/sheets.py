@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from PIL import Image
 from torch import Tensor
+
+from pixalign.viz import titled_rows
 
 
 def write_sheet(images: Tensor, path: Path, columns: int) -> None:
@@ -19,3 +23,13 @@ def write_sheet(images: Tensor, path: Path, columns: int) -> None:
     pixels = (grid.reshape(-1, columns * width, channels).clamp(0, 1) * 255).round().byte()
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels.numpy()).save(path)
+
+
+def picture_rows(
+    shown: Mapping[str, Sequence[Image.Image]], columns: Sequence[str], titles: Sequence[str]
+) -> bytes:
+    """A WebP of small pictures: columns by their names in ``shown``, each row under its title."""
+    rows = list(zip(*(shown[column] for column in columns), strict=True))
+    file = io.BytesIO()
+    titled_rows(rows, columns, titles, side=128).save(file, format="WEBP", quality=85)
+    return file.getvalue()
