@@ -16,18 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pixalign.adaptive import expected_change, stages
-from pixalign.align import Aligner
+from lab.study import native_size
+from lab.trial import in_groups
+from pixalign.alignment.adaptive import expected_change, stages
+from pixalign.alignment.aligner import Aligner
+from pixalign.alignment.calibrate import alignment_scores, exponents
+from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.backbones.load import hide_loading_bars
-from pixalign.calibrate import alignment_scores, exponents
+from pixalign.bench.metrics import Tally, bootstrap_weights, figures, interval, tally
 from pixalign.config import AlignConfig
-from pixalign.export import write_json
-from pixalign.heatmaps import heatmaps_under
-from pixalign.lab.study import native_size
-from pixalign.lab.trial import draw_scenes, in_groups
-from pixalign.metrics import Tally, bootstrap_weights, figures, interval, tally
-from pixalign.progress import Progress
-from pixalign.provenance import device_name
+from pixalign.core.files import write_json
+from pixalign.core.progress import Progress
+from pixalign.core.provenance import device_name
+from pixalign.scenes.draw import draw_scenes
 
 TOLERANCES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 _CHUNK = 24

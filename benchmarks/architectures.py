@@ -32,10 +32,11 @@ from diffusers.models.normalization import AdaLayerNormZero
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
+from lab.vocabulary import build_tokenizer
 from pixalign.backbones import Backbone, load, wrap
 from pixalign.backbones.load import hide_loading_bars, resolve_device, resolve_dtype
-from pixalign.lab.vocabulary import build_tokenizer
-from pixalign.own import EMBEDDED, model_settings
+from pixalign.backbones.locations import EMBEDDED
+from pixalign.backbones.model_settings import model_settings
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import sample_scenes

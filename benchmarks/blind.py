@@ -3,7 +3,7 @@
 python benchmarks/blind.py --count 90 --device auto
 
 Each val scene is asked for its own classes and one that is not in it, uncalibrated. Prints the
-activations of both kinds and how many of each lie below some bounds (``weak_activation``).
+activations of both kinds and how many of each lie below some bounds (``min_peak_ratio``).
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import argparse
 import numpy as np
 import torch
 
-from pixalign.align import Aligner
+from lab.study import native_size
+from pixalign.alignment.aligner import Aligner
+from pixalign.alignment.heatmaps import activation
+from pixalign.alignment.plan import plan_prompts, plan_timesteps
+from pixalign.alignment.scoring import attention_maps
+from pixalign.attention.layers import combine_layers
 from pixalign.backbones.load import hide_loading_bars
 from pixalign.config import AlignConfig
-from pixalign.heatmaps import activation, combine_layers
-from pixalign.lab.study import native_size
-from pixalign.lab.trial import draw_scenes, subjects
-from pixalign.measure import attention_maps
-from pixalign.plan import plan_visits, plan_words
-from pixalign.progress import Progress
+from pixalign.core.progress import Progress
 from pixalign.scenes.atlas import class_names
+from pixalign.scenes.draw import draw_scenes
+from pixalign.scenes.labelled import labelled_scenes
 
 BOUNDS = (1.2, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0)
 _CHUNK = 24
@@ -44,15 +46,15 @@ def main(arguments: list[str] | None = None) -> tuple[np.ndarray, np.ndarray]:
     with Progress(len(scenes), "scenes", True, "scene") as progress:
         for first in range(0, len(scenes), _CHUNK):
             part = scenes[first : first + _CHUNK]
-            group = subjects(part, native_size(aligner), str(backbone.device), first=first)
+            group = labelled_scenes(part, native_size(aligner), str(backbone.device), first=first)
             others = [rng.choice(np.setdiff1d(np.arange(len(names)), s.labels)) for s in group]
             words = [
-                plan_words(backbone, [*s.names, names[other]], None, config)
+                plan_prompts(backbone, [*s.names, names[other]], None, config)
                 for s, other in zip(group, others, strict=True)
             ]
             latents = backbone.encode_image(torch.stack([s.picture for s in group]) * 2 - 1)
             visits = [
-                plan_visits(
+                plan_timesteps(
                     backbone.schedule, latents[:1], config, torch.Generator().manual_seed(s.number)
                 )[0]
                 for s in group

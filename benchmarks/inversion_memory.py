@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from architectures import build
 
+from pixalign.core.provenance import device_name
 from pixalign.editing import inversion
 from pixalign.editing.inversion import InversionSettings, invert, null_text
-from pixalign.provenance import device_name
 
 
 def peak(model: Any, checkpointing: bool, steps: int) -> dict[str, float]:

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from pixalign.lab.data import Bank
-from pixalign.lab.denoiser import DenoiserStage
-from pixalign.lab.families import FAMILIES
-from pixalign.lab.recipes import complete, read_recipe
-from pixalign.lab.train import train
+from lab.data import Bank
+from lab.denoiser import DenoiserStage
+from lab.families import FAMILIES
+from lab.recipe import complete, read_recipe
+from lab.train import train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -26,22 +26,24 @@ from speed import flops_per_forward
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from pixalign.adaptive import stages
-from pixalign.align import Aligner
+from lab.study import native_size
+from lab.trial import in_groups
+from pixalign.alignment.adaptive import stages
+from pixalign.alignment.aligner import Aligner
+from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
+from pixalign.alignment.heatmaps import heatmaps_under
+from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
+from pixalign.alignment.scoring import class_losses
 from pixalign.backbones import Backbone
 from pixalign.backbones.load import hide_loading_bars
-from pixalign.calibrate import alignment_scores, exponents, weighted_elbo
+from pixalign.bench.metrics import Tally, bootstrap_weights, interval, pair_means, tally
 from pixalign.config import AlignConfig
-from pixalign.export import write_json
-from pixalign.heatmaps import heatmaps_under
-from pixalign.lab.study import native_size
-from pixalign.lab.trial import Subject, draw_scenes, in_groups
-from pixalign.measure import class_losses
-from pixalign.metrics import Tally, bootstrap_weights, interval, pair_means, tally
-from pixalign.plan import Visit, Words, plan_visits, plan_words
-from pixalign.progress import Progress
-from pixalign.provenance import device_name, versions
-from pixalign.types import AttentionMaps
+from pixalign.core.files import write_json
+from pixalign.core.progress import Progress
+from pixalign.core.provenance import device_name, versions
+from pixalign.core.values import AttentionMaps
+from pixalign.scenes.draw import draw_scenes
+from pixalign.scenes.labelled import LabelledScene
 
 REFERENCE = 100  # timesteps
 GRID = 40  # timesteps from which some are chosen
@@ -55,7 +57,7 @@ _OWN, _REFERENCE, _GRID, _HALF, _ALONE = range(5)
 class Scene:
     """One scene: its attention, and by name the losses float32 [N, T] of its classes."""
 
-    subject: Subject
+    subject: LabelledScene
     maps: AttentionMaps
     losses: dict[str, Tensor]
 
@@ -87,29 +89,32 @@ class Lead:
 
 def drawn(
     backbone: Backbone, config: AlignConfig, number: int, latents: Tensor, kind: int, steps: int
-) -> Visit:
+) -> NoisedTimesteps:
     """``steps`` even timesteps for a scene, with noise of that kind; kind 0 is the library's."""
     generator = torch.Generator().manual_seed(1_000_003 * kind + number)
     settings = replace(config, elbo_steps=steps)
-    visit = plan_visits(backbone.schedule, latents[:1], settings, generator)[1]
+    visit = plan_timesteps(backbone.schedule, latents[:1], settings, generator)[1]
     assert visit is not None
     return visit
 
 
-def with_less_noise(backbone: Backbone, visit: Visit) -> Visit:
+def with_less_noise(backbone: Backbone, visit: NoisedTimesteps) -> NoisedTimesteps:
     """The visit where noise is half as strong: a picture of half the side is hidden as much."""
     table = backbone.schedule.at_positions(torch.linspace(0, 1, 1000))
     levels = (table.sigma / table.alpha).log()
     wanted = (visit.steps.sigma / visit.steps.alpha / 2).log()
     nearest = (levels[None] - wanted[:, None]).abs().argmin(1)
-    return Visit(table[nearest], visit.noise)
+    return NoisedTimesteps(table[nearest], visit.noise)
 
 
 def named_losses(
-    aligner: Aligner, latents: Tensor, words: Sequence[Words], visits: Sequence[dict[str, Visit]]
+    aligner: Aligner,
+    latents: Tensor,
+    words: Sequence[PromptPlan],
+    visits: Sequence[dict[str, NoisedTimesteps]],
 ) -> list[dict[str, Tensor]]:
     """Each image's losses [N, T] at each of its visits; all go through the network together."""
-    joint = [Visit.concatenate(list(own.values())) for own in visits]
+    joint = [NoisedTimesteps.concatenate(list(own.values())) for own in visits]
     quiet = Progress(0, "", show=False)
     found = class_losses(aligner.backbone, latents, words, joint, aligner.batch_size, quiet)
     lengths = [len(visit.steps) for visit in visits[0].values()]
@@ -117,13 +122,13 @@ def named_losses(
 
 
 def independent_losses(
-    aligner: Aligner, config: AlignConfig, group: Sequence[Subject], latents: Tensor
+    aligner: Aligner, config: AlignConfig, group: Sequence[LabelledScene], latents: Tensor
 ) -> list[Tensor]:
     """Each scene's losses [N, T] without shared noise: every class is measured alone."""
     sizes = [len(subject.labels) for subject in group]
     owners = torch.arange(len(group)).repeat_interleave(torch.tensor(sizes)).to(latents.device)
     alone = [replace(one, labels=(label,)) for one in group for label in one.labels]
-    words = [plan_words(aligner.backbone, one.names, None, config) for one in alone]
+    words = [plan_prompts(aligner.backbone, one.names, None, config) for one in alone]
     visit = partial(drawn, aligner.backbone, config, latents=latents, steps=config.elbo_steps)
     visits = [{"own": visit(one.number, kind=_ALONE + one.labels[0])} for one in alone]
     found = named_losses(aligner, latents[owners], words, visits)
@@ -131,18 +136,18 @@ def independent_losses(
 
 
 def measured(
-    aligner: Aligner, config: AlignConfig, group: Sequence[Subject]
+    aligner: Aligner, config: AlignConfig, group: Sequence[LabelledScene]
 ) -> list[dict[str, Tensor]]:
     """Each scene's losses in every way that a lead needs."""
     backbone, count = aligner.backbone, config.elbo_steps
-    words = [plan_words(backbone, subject.names, None, config) for subject in group]
+    words = [plan_prompts(backbone, subject.names, None, config) for subject in group]
     pixels = torch.stack([subject.picture for subject in group]) * 2 - 1
     large, small = (backbone.encode_image(part) for part in (pixels, avg_pool2d(pixels, 2)))
     wide, narrow = [], []
     for subject in group:
         visit = partial(drawn, backbone, config, subject.number)
         own, half = visit(large, _OWN, count), visit(small, _HALF, count)
-        visits = {"full": own, "negated": Visit(own.steps, -own.noise)}
+        visits = {"full": own, "negated": NoisedTimesteps(own.steps, -own.noise)}
         visits["grid"] = visit(large, _GRID, GRID)
         visits["reference"] = visit(large, _REFERENCE, REFERENCE)
         wide.append(visits)

@@ -15,10 +15,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from pixalign import AlignConfig, Aligner
-from pixalign.baselines import method
-from pixalign.datasets import Sample, open_dataset
-from pixalign.export import write_png
-from pixalign.viz import heat, outline
+from pixalign.bench.datasets import Sample, open_dataset
+from pixalign.methods import method
+from pixalign.pictures.drawing import heat, outline
+from pixalign.pictures.saving import write_png
 
 SCENES = {"small": "size=1", "hidden": "occlusion=0.75", "rare": "rarity=1", "crowded": "copies=1"}
 BASELINES = {

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pixalign.backbones import Backbone, TextCondition
+from pixalign.backbones import Backbone
+from pixalign.core.values import TextCondition
 
 PARTS = ("collect", "elbo", "heatmaps")
 

@@ -37,14 +37,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from pixalign import AlignConfig, Aligner, EncodedImage
+from pixalign.alignment.calibrate import calibrate, exponents
+from pixalign.alignment.elbo import fixed_size
+from pixalign.alignment.heatmaps import activation, refine, to_image
+from pixalign.alignment.plan import plan_prompts, plan_timesteps
+from pixalign.alignment.scoring import attention_maps, class_scores
+from pixalign.attention.layers import combine_layers
 from pixalign.backbones.load import lay_out
-from pixalign.calibrate import calibrate, exponents
-from pixalign.elbo import fixed_size
-from pixalign.heatmaps import activation, combine_layers, refine, to_image
-from pixalign.measure import attention_maps, class_scores
-from pixalign.plan import plan_visits, plan_words
-from pixalign.progress import Progress
-from pixalign.types import AttentionMaps
+from pixalign.core.progress import Progress
+from pixalign.core.values import AttentionMaps
 
 MANY_CLASSES = 6  # --many: images have 1 to so many classes
 SLOW = 5.0  # seconds; a sequential run that takes longer is not repeated
@@ -85,8 +86,8 @@ def align_once(
     config = config.resolved(backbone.family, aligner.own)
     collecting, scoring = Count(), Count()
     clock = Clock(latents.device)
-    words = plan_words(backbone, list(names), None, config)
-    visits = plan_visits(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
+    words = plan_prompts(backbone, list(names), None, config)
+    visits = plan_timesteps(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
     assert visits[1] is not None
     how = (config, aligner.batch_size)
     clock.lap("plan")
@@ -128,8 +129,8 @@ def reference_job(aligner: Aligner, latents: Tensor, names: Sequence[str]) -> Jo
     """The same work for the sequential reference: the same noise, steps and prompts."""
     backbone = aligner.backbone
     config = AlignConfig.official().resolved(backbone.family, aligner.own)
-    words = plan_words(backbone, list(names), None, config)
-    visits = plan_visits(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
+    words = plan_prompts(backbone, list(names), None, config)
+    visits = plan_timesteps(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
     assert visits[1] is not None
     assert config.elbo_timesteps is not None
     assert config.collect_timesteps is not None

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from pixalign.bench.metrics import THRESHOLDS, Tally, tally
 from pixalign.bench.spec import load_spec
 from pixalign.bench.store import ImageRow, Run
-from pixalign.metrics import THRESHOLDS, Tally, tally
 
 CLASSES = ("dog", "cat", "car", "tree", "hot dog", "boat")
 COUNTS = dict(zip(CLASSES, (900, 50, 400, 70, 5, 10), strict=True))

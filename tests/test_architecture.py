@@ -9,39 +9,15 @@ import pixalign
 
 PACKAGE = Path(pixalign.__file__).parent
 
-# A module imports only from rows above its own.
-ROWS = (
-    ("types",),
-    ("progress", "provenance", "batching", "prompts", "images"),
-    ("request",),
-    ("schedule",),
-    ("config",),
-    ("own",),
-    ("attention",),
-    ("backbones",),
-    ("weighting", "sampling", "gradients"),
-    ("plan",),
-    ("elbo",),
-    ("calibrate",),
-    ("adaptive",),
-    ("heatmaps",),
-    ("collect",),
-    ("measure",),
-    ("export", "viz"),
-    ("alignment",),
-    ("capture",),
-    ("align", "doctor"),
-    ("baselines",),
-    ("scenes", "metrics"),
-    ("generation",),
-    ("editing",),
-    ("datasets",),
-    ("bench",),
-    ("lab",),
-    ("cli",),
-    ("__init__",),
-)
-ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
+# A module imports only from folders that stand before its own: in a layer above, or in its layer.
+LAYERS = {
+    "values": ("core", "diffusion", "text", "pictures", "config"),
+    "networks": ("attention", "backbones"),
+    "method": ("alignment", "methods"),
+    "tasks": ("scenes", "generation", "editing", "bench"),
+    "shell": ("model", "cli", "__init__"),
+}
+ORDER = [room for rooms in LAYERS.values() for room in rooms]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -65,21 +41,21 @@ def imports(path):
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_go_one_way(path):
     here = room(path)
-    assert here in ROW_OF, f"{here} has no row in the table"
+    assert here in ORDER, f"{here} has no place in the table"
     for name in imports(path):
         if name.startswith("pixalign."):
             there = name.split(".")[1]
-            allowed = there == here or ROW_OF[there] < ROW_OF[here]
-            assert allowed, f"{path.name} must not import {name}"
+            before = there == here or ORDER.index(there) < ORDER.index(here)
+            assert before, f"{path.name} must not import {name}"
 
 
 def test_only_backbones_know_pipelines():
-    """And the lab, which builds them. Of accelerate, the benchmark has its processes."""
+    """Of accelerate, the benchmark has its processes."""
     for path in MODULES:
         known = {name.split(".")[0] for name in imports(path)}
-        if room(path) not in ("backbones", "lab"):
+        if room(path) != "backbones":
             assert not known & {"diffusers", "transformers"}, path
-        if room(path) not in ("backbones", "lab", "bench"):
+        if room(path) not in ("backbones", "bench"):
             assert "accelerate" not in known, path
 
 

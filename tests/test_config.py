@@ -51,7 +51,7 @@ def test_presets():
     assert official.resolved("sdxl").self_attention == "twice"
     sd3 = official.resolved("sd3")
     assert (sd3.cross_weights, sd3.elbo_weighting) == ("gaussian", "native")
-    assert (sd3.text_columns, sd3.image_only_attention) == ("clip", True)
+    assert (sd3.text_encoders, sd3.image_only_attention) == ("clip", True)
     assert not AlignConfig.uncalibrated().calibrate
     for name in PRESETS:
         assert AlignConfig.preset(name, gamma=0.5).gamma == 0.5
@@ -85,7 +85,7 @@ def test_presets():
         ("template", "{} and {}"),
         ("prompt_order", "random"),
         ("columns", "all"),
-        ("text_columns", "t5"),
+        ("text_encoders", "t5"),
         ("cross_weights", "best"),
         ("cross_weights", ()),
         ("cross_weights", (1, -1)),
@@ -103,7 +103,7 @@ def test_presets():
         ("threshold", 1.1),
         ("threshold", -0.1),
         ("temperature", 0),
-        ("weak_activation", 0),
+        ("min_peak_ratio", 0),
         ("by_family", {"sd3": {"gama": 1}}),
         ("by_family", {"sd3": {"gamma": 7}}),
         ("by_family", {"sd3": {"by_family": {}}}),
@@ -145,10 +145,10 @@ def test_is_immutable_and_hashable():
 
 
 def test_overrides_of_official_hold_on_every_family():
-    config = AlignConfig.official(self_attention="once", text_columns="all")
+    config = AlignConfig.official(self_attention="once", text_encoders="all")
     for family in ("sd", "sdxl", "sd3"):
         assert config.resolved(family).self_attention == "once"
-    assert config.resolved("sd3").text_columns == "all"
+    assert config.resolved("sd3").text_encoders == "all"
     assert config.resolved("sd3").cross_weights == "gaussian"
 
 

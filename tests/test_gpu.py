@@ -11,10 +11,10 @@ from transformers import CLIPTextConfig, CLIPTextModel
 import pixalign as pa
 import tiny
 from conftest import FAMILIES, QUICK
-from pixalign.baselines import METHODS, method
 from pixalign.bench.command import run_specs
+from pixalign.bench.datasets import open_dataset
 from pixalign.bench.spec import SUPERVISED
-from pixalign.datasets import open_dataset
+from pixalign.methods import METHODS, method
 from pixalign.scenes.atlas import class_names as scene_classes
 
 pytestmark = [

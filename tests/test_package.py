@@ -23,7 +23,7 @@ def wheel(tmp_path_factory):
 
 def test_wheel_holds_the_package_and_its_licence(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert "pixalign/align.py" in names
+    assert "pixalign/config.py" in names
     assert "pixalign/py.typed" in names
     for file in ("classes.json", "noto.webp", "fluent.webp", "LICENSES.md"):
         assert f"pixalign/scenes/data/{file}" in names
@@ -43,8 +43,8 @@ def test_wheel_installs_and_runs(wheel, tmp_path):
         check=True,
     )
     code = """
-import pixalign, pixalign.own
-print(pixalign.__file__, (pixalign.own.EMBEDDED / "unet").is_dir())
+import pixalign, pixalign.backbones.locations
+print(pixalign.__file__, (pixalign.backbones.locations.EMBEDDED / "unet").is_dir())
 pixalign.AlignConfig.official()
 """
     done = subprocess.run(

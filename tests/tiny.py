@@ -39,7 +39,7 @@ from transformers import (
     T5Tokenizer,
 )
 
-from pixalign.lab.vocabulary import bpe_merges
+from lab.vocabulary import bpe_merges
 
 Pipeline = TypeVar("Pipeline", bound=DiffusionPipeline)
 

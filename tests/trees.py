@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 import tiny
-from pixalign.datasets.coco import CATEGORIES
+from pixalign.bench.datasets.coco import CATEGORIES
 
 WIDE, HIGH = 16, 12
 

@@ -1,12 +1,12 @@
 """pixalign: how strongly a frozen text-to-image model connects each pixel with each phrase."""
 
-from pixalign.align import Aligner, EncodedImage
-from pixalign.alignment import Alignment
-from pixalign.capture import WordMaps, capture
+from pixalign.alignment.aligner import Aligner, EncodedImage
+from pixalign.alignment.result import Alignment
+from pixalign.attention.capture import WordMaps, capture
 from pixalign.config import AlignConfig
+from pixalign.core.values import Phrase
 from pixalign.editing import Edit, edit
 from pixalign.generation import Generation, generate
-from pixalign.types import Phrase
 
 __version__ = "0.1.0"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pixalign.schedule import STRATEGIES, WEIGHTINGS
-from pixalign.types import allowed
+from pixalign.core.checks import check_choice
+from pixalign.diffusion.timesteps import STRATEGIES, WEIGHTINGS
 
 PRESETS = ("default", "paper", "official", "fast", "uncalibrated")
 
@@ -21,13 +21,13 @@ FALLBACK: Mapping[str, Any] = MappingProxyType(
         "cross_weights": "resolution",
         "collect_strategy": "small",
         "threshold": 0.4,
-        "weak_activation": 1.2,
+        "min_peak_ratio": 1.2,
     }
 )
 # What a model's own settings may say; see `AlignConfig.resolved`.
 MODEL_SETTINGS = (
     "gamma", "centred", "cross_weights", "collect_range", "threshold", "uncalibrated_threshold",
-    "weak_activation",
+    "min_peak_ratio",
 )  # fmt: skip
 SELF_ATTENTION = ("once", "twice", "up-after-all", "none")
 CROSS_WEIGHTS = ("resolution", "gaussian", "uniform")
@@ -44,7 +44,7 @@ class AlignConfig:
 
     None leaves a choice to the model: its folder may carry settings of its own, else `FALLBACK`
     holds. That is so for ``gamma``, ``centred``, ``cross_weights``, the collecting
-    timesteps, ``threshold`` and ``weak_activation``.
+    timesteps, ``threshold`` and ``min_peak_ratio``.
     """
 
     # Calibration, Eq. 5 and line 7.
@@ -70,11 +70,11 @@ class AlignConfig:
     collect_range: tuple[float, float] | None = None
     collect_timesteps: tuple[int, ...] | None = None
 
-    # Words.
+    # PromptPlan.
     template: str = "a photo of {}"
     prompt_order: Literal["sorted", "given"] = "sorted"
     columns: Literal["name", "phrase"] = "name"
-    text_columns: Literal["all", "clip"] = "all"
+    text_encoders: Literal["all", "clip"] = "all"
 
     # From layers to heatmaps. Weights may be given by rank of resolution, lowest first, or by
     # the names of layers.
@@ -88,7 +88,7 @@ class AlignConfig:
     resize: Literal["square", "keep"] = "square"
     threshold: float | None = None
     temperature: float = 0.1
-    weak_activation: float | None = None  # a map's peak over its mean, below which it is blind
+    min_peak_ratio: float | None = None  # a map's peak over its mean, below which it is blind
 
     # Fields that take another value on some family of models: {"sd3": {"gamma": 0.5}}.
     by_family: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
@@ -110,7 +110,7 @@ class AlignConfig:
             dataclasses.replace(self, by_family={}, **overrides)
 
     def _check_numbers(self) -> None:
-        for name in ("gamma", "threshold", "temperature", "weak_activation"):
+        for name in ("gamma", "threshold", "temperature", "min_peak_ratio"):
             if getattr(self, name) is None and name != "temperature":
                 continue
             if not isinstance(getattr(self, name), float | int):
@@ -119,7 +119,7 @@ class AlignConfig:
             raise ValueError(f"gamma is {self.gamma!r}; allowed: 0 < gamma <= 1")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold is {self.threshold!r}; allowed: 0 to 1")
-        for name in ("temperature", "weak_activation"):
+        for name in ("temperature", "min_peak_ratio"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: above 0")
         tolerance = self.elbo_tolerance
@@ -142,18 +142,18 @@ class AlignConfig:
                 raise ValueError(f"{name} is {indices!r}; allowed: one or more whole numbers >= 0")
 
     def _check_choices(self) -> None:
-        allowed("calibrate", self.calibrate, (True, False))
-        allowed("centred", self.centred, (True, False, None))
-        allowed("image_only_attention", self.image_only_attention, (True, False))
-        allowed("elbo_strategy", self.elbo_strategy, tuple(STRATEGIES))
-        allowed("collect_strategy", self.collect_strategy, (*STRATEGIES, None))
-        allowed("elbo_weighting", self.elbo_weighting, WEIGHTINGS)
-        allowed("elbo_text", self.elbo_text, ("phrase", "name"))
-        allowed("prompt_order", self.prompt_order, ("sorted", "given"))
-        allowed("columns", self.columns, ("name", "phrase"))
-        allowed("text_columns", self.text_columns, ("all", "clip"))
-        allowed("self_attention", self.self_attention, SELF_ATTENTION)
-        allowed("resize", self.resize, ("square", "keep"))
+        check_choice("calibrate", self.calibrate, (True, False))
+        check_choice("centred", self.centred, (True, False, None))
+        check_choice("image_only_attention", self.image_only_attention, (True, False))
+        check_choice("elbo_strategy", self.elbo_strategy, tuple(STRATEGIES))
+        check_choice("collect_strategy", self.collect_strategy, (*STRATEGIES, None))
+        check_choice("elbo_weighting", self.elbo_weighting, WEIGHTINGS)
+        check_choice("elbo_text", self.elbo_text, ("phrase", "name"))
+        check_choice("prompt_order", self.prompt_order, ("sorted", "given"))
+        check_choice("columns", self.columns, ("name", "phrase"))
+        check_choice("text_encoders", self.text_encoders, ("all", "clip"))
+        check_choice("self_attention", self.self_attention, SELF_ATTENTION)
+        check_choice("resize", self.resize, ("square", "keep"))
         self._check_cross_weights()
         if self.template.count("{}") != 1 or self.template.count("{") != 1:
             raise ValueError(f"template is {self.template!r}; it needs exactly one {{}}")
@@ -163,7 +163,7 @@ class AlignConfig:
         if given is None:
             return
         if isinstance(given, str):
-            allowed("cross_weights", given, CROSS_WEIGHTS)
+            check_choice("cross_weights", given, CROSS_WEIGHTS)
             return
         weights = list(given.values()) if isinstance(given, Mapping) else list(given)
         if not any(weights) or not all(0 <= weight < float("inf") for weight in weights):
@@ -208,7 +208,7 @@ class AlignConfig:
                     "image_only_attention": True,
                     "cross_weights": "gaussian",
                     "elbo_weighting": "native",
-                    "text_columns": "clip",
+                    "text_encoders": "clip",
                 },
             },
         }
@@ -232,7 +232,7 @@ class AlignConfig:
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> AlignConfig:
         """The preset of that name, one of ``PRESETS``."""
-        allowed("preset", name, PRESETS)
+        check_choice("preset", name, PRESETS)
         built: AlignConfig = getattr(cls, name)(**overrides)
         return built
 
@@ -256,7 +256,7 @@ class AlignConfig:
         chosen = dataclasses.replace(self, **dict(self.by_family.get(family, {}), by_family={}))
         settings = {name: value for name, value in (own or {}).items() if value is not None}
         for name in settings:
-            allowed("a model's setting", name, MODEL_SETTINGS)
+            check_choice("a model's setting", name, MODEL_SETTINGS)
         if not chosen.calibrate and "uncalibrated_threshold" in settings:
             settings["threshold"] = settings["uncalibrated_threshold"]
         free: dict[str, Any] = {

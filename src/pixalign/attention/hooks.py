@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pixalign.types import Size
+from pixalign.core.values import Size
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pixalign.attention import fused
 from pixalign.attention.hooks import layer_inputs, watched
 from pixalign.attention.sites import Site
-from pixalign.types import Size
+from pixalign.core.values import Size
 
 # Attention probabilities held at once, in elements: 128 MiB of float32.
 _PROBABILITY_BUDGET = 2**25

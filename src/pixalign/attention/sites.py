@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import nn
 
-from pixalign.types import Layers, Size
+from pixalign.core.values import Layers, Size
 
 Kind = Literal["cross", "self", "joint"]
 Place = Literal["down", "mid", "up", "joint"]

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from pixalign.attention.hooks import layer_inputs, watched
 from pixalign.attention.reading import heads, queries_and_keys
 from pixalign.attention.sites import Site
-from pixalign.types import Size
+from pixalign.core.values import Size
 
 # (sources' probabilities, targets', the layer's grid) to the targets' new ones: all float32
 # [n, heads, h*w, L], which need not sum to 1.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pixalign.attention import Site
-from pixalign.prompts import Prompt, Span, token_columns
-from pixalign.schedule import DiscreteSchedule, Schedule, Steps, to_epsilon
-from pixalign.types import Size, TokenSpans
+from pixalign.core.values import Size, TextCondition, TokenSpans
+from pixalign.diffusion.objectives import to_epsilon
+from pixalign.diffusion.schedule import DiscreteSchedule, Schedule, Steps
+from pixalign.text.prompts import Prompt
+from pixalign.text.streams import TextStream
 
 # Prompts that go through the text encoders together.
 _TEXT_BATCH = 32
@@ -23,71 +24,6 @@ _DECODED = 2**20
 
 # Shapes of batches for which compiled code is kept.
 _COMPILED_SHAPES = 64
-
-
-@dataclass(frozen=True)
-class TextCondition:
-    """Encoded prompts: ``embeds`` [P, L, D] and, on families that use it, ``pooled`` [P, D']."""
-
-    embeds: Tensor
-    pooled: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.embeds)
-
-    def __getitem__(self, rows: Tensor) -> TextCondition:
-        return TextCondition(self.embeds[rows], None if self.pooled is None else self.pooled[rows])
-
-    def repeated(self, count: int) -> TextCondition:
-        """The one prompt, ``count`` times."""
-        return self[torch.zeros(count, dtype=torch.long, device=self.embeds.device)]
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[TextCondition]) -> TextCondition:
-        """All prompts of the parts, in order."""
-        pooled = [part.pooled for part in parts if part.pooled is not None]
-        embeds = torch.cat([part.embeds for part in parts])
-        return cls(embeds, torch.cat(pooled) if pooled else None)
-
-
-@dataclass(frozen=True)
-class TextStream:
-    """A tokenizer whose tokens fill the text columns from ``start``, at most ``limit`` of them.
-
-    ``loaded`` says whether the encoder that reads these tokens is there.
-    """
-
-    kind: str  # "clip" or "t5"
-    tokenizer: Any
-    start: int
-    limit: int
-    loaded: bool = True
-
-    def columns(self, text: str, spans: Iterable[Span], length: int) -> set[int]:
-        """The text columns, out of ``length``, of the characters in the spans.
-
-        A longer text is cut by the pipeline, and its last column then holds the end token.
-        """
-        offsets = self.offsets(text)
-        room = length - self.start  # T5 comes last and reads as much as the call allows it
-        room = room if self.kind == "t5" else min(room, self.limit)
-        last = room if len(offsets) <= room else room - 1
-        return {self.start + c for c in token_columns(offsets, spans) if c < last}
-
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The characters behind each token, special tokens included, nothing cut off."""
-        if not getattr(self.tokenizer, "is_fast", False):
-            raise ValueError(
-                f"{type(self.tokenizer).__name__} cannot tell which characters a token covers; "
-                "load the pipeline with fast tokenizers"
-            )
-        if len(self.tokenizer) < 3 or self.limit > 10**6:
-            raise ValueError(
-                f"the {self.kind} tokenizer has {len(self.tokenizer)} tokens and reads "
-                f"{self.limit} at once: its files are missing or incomplete"
-            )
-        encoded = self.tokenizer(text, return_offsets_mapping=True, verbose=False)
-        return [(start, end) for start, end in encoded["offset_mapping"]]
 
 
 class Backbone(ABC):
@@ -128,7 +64,7 @@ class Backbone(ABC):
     @property
     @abstractmethod
     def objective(self) -> str:
-        """What the network estimates, a key of `pixalign.schedule.OBJECTIVES`."""
+        """What the network estimates, a key of `pixalign.diffusion.objectives.OBJECTIVES`."""
 
     @property
     @abstractmethod

@@ -13,12 +13,12 @@ import torch
 from safetensors import SafetensorError
 
 from pixalign.backbones.base import Backbone
+from pixalign.backbones.locations import located, model_name
 from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
 from pixalign.backbones.sdxl import StableDiffusionXL
-from pixalign.batching import out_of_memory
-from pixalign.own import located, model_name
-from pixalign.types import allowed
+from pixalign.core.batching import out_of_memory
+from pixalign.core.checks import check_choice
 
 FAMILIES: dict[str, type[Backbone]] = {
     backbone.family: backbone for backbone in (StableDiffusion, StableDiffusionXL, StableDiffusion3)
@@ -65,7 +65,7 @@ def load(
     from diffusers import DiffusionPipeline
 
     place = resolve_device(device)
-    allowed("dtype", dtype, DTYPES)
+    check_choice("dtype", dtype, DTYPES)
     index = _model_index(model, options)
     family = _family(_components(index), f"{index.get('_class_name')} in {os.fspath(model)!r}")
     number = resolve_dtype(dtype, place, family)
@@ -100,7 +100,7 @@ def lay_out(backbone: Backbone) -> None:
 def resolve_device(device: str) -> torch.device:
     """The device of that name; "auto" is the best one there is."""
     kind, _, number = device.partition(":")
-    allowed("device", kind, DEVICES)
+    check_choice("device", kind, DEVICES)
     if ":" in device and not (kind == "cuda" and number.isdecimal()):
         raise ValueError(f"device is {device!r}; only cuda takes a number, as in 'cuda:1'")
     usable = {

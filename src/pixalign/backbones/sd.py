@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from pixalign.attention import Site
 from pixalign.attention.sites import Place
-from pixalign.backbones.base import Backbone, TextCondition, TextStream, discrete_schedule
-from pixalign.schedule import Schedule
+from pixalign.backbones.base import Backbone, discrete_schedule
+from pixalign.core.values import TextCondition
+from pixalign.diffusion.schedule import Schedule
+from pixalign.text.streams import TextStream
 
 _OBJECTIVES = {"epsilon": "epsilon", "v_prediction": "velocity", "sample": "sample"}
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from pixalign.attention import Site
-from pixalign.backbones.base import Backbone, TextCondition, TextStream
-from pixalign.schedule import FlowSchedule, Schedule
+from pixalign.backbones.base import Backbone
+from pixalign.core.values import TextCondition
+from pixalign.diffusion.schedule import FlowSchedule, Schedule
+from pixalign.text.streams import TextStream
 
 _T5_LENGTH = 256  # what diffusers' pipeline reads unless told otherwise
 

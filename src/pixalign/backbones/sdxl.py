@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pixalign.backbones.base import TextCondition, TextStream
 from pixalign.backbones.sd import StableDiffusion
+from pixalign.core.values import TextCondition
+from pixalign.text.streams import TextStream
 
 
 class StableDiffusionXL(StableDiffusion):

@@ -8,17 +8,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pixalign.align import Aligner
+from pixalign.alignment.aligner import Aligner
 from pixalign.backbones.load import hide_loading_bars, resolve_device
-from pixalign.batching import BatchSize
+from pixalign.bench.datasets import DATASETS, Dataset, check, find_datasets, open_dataset
+from pixalign.bench.datasets.captions import load_counts
+from pixalign.bench.datasets.sample import CLASSES, class_list
 from pixalign.bench.examples import draw_examples
 from pixalign.bench.runner import Processes, check_counts, run
 from pixalign.bench.spec import MODELS, Spec, load_spec, spec_names
 from pixalign.bench.summary import write_result
-from pixalign.datasets import DATASETS, Dataset, check, find_datasets, open_dataset
-from pixalign.datasets.captions import load_counts
-from pixalign.datasets.sample import CLASSES, class_list
-from pixalign.types import allowed
+from pixalign.core.batching import BatchSize
+from pixalign.core.checks import check_choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _jobs(
 ) -> Iterator[Job]:
     """Every spec on every dataset that is asked for, with the files known to be there."""
     for name in datasets:
-        allowed("dataset", name, tuple(DATASETS))
+        check_choice("dataset", name, tuple(DATASETS))
     for spec in specs:
         chosen = [name for name in spec.datasets if not datasets or name in datasets]
         if not chosen:

@@ -11,14 +11,15 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from pixalign.align import Aligner
+from pixalign.alignment.aligner import Aligner
 from pixalign.bench.clock import Clock
+from pixalign.bench.datasets import Dataset
 from pixalign.bench.measuring import Bench, Subject, heatmaps_of
 from pixalign.bench.spec import Spec
 from pixalign.bench.store import Run
-from pixalign.datasets import Dataset
-from pixalign.export import write_bytes, write_png
-from pixalign.viz import heat, tinted
+from pixalign.core.files import write_bytes
+from pixalign.pictures.drawing import heat, tinted
+from pixalign.pictures.saving import write_png
 
 FOLDER, LIST = "pictures", "pictures.json"
 _CELL = 200

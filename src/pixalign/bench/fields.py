@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import yaml
 
-from pixalign.types import allowed
+from pixalign.core.checks import check_choice
 
 Fields = dict[str, Any]
 Choices = tuple[str, ...]
@@ -61,7 +61,7 @@ def numbers(what: str, value: object, levels: Sequence[Choices]) -> Any:
         return float(value)
     fields = mapping(what, value)
     for key in fields:
-        allowed(f"a key of {what}", key, levels[0])
+        check_choice(f"a key of {what}", key, levels[0])
     return {key: numbers(f"{what}, {key}", item, levels[1:]) for key, item in fields.items()}
 
 

@@ -14,23 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.align import Aligner, EncodedImage, check_finite
-from pixalign.baselines import Method, method
+from pixalign.alignment.aligner import Aligner, EncodedImage, check_finite
+from pixalign.alignment.calibrate import exponents
+from pixalign.alignment.collect import images_at_once
+from pixalign.alignment.heatmaps import heatmaps_under
+from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
+from pixalign.alignment.scoring import attention_maps, class_losses
+from pixalign.attention.layers import combine_layers
 from pixalign.bench.clock import Clock, split, whole
+from pixalign.bench.datasets import Sample
+from pixalign.bench.metrics import IGNORE, THRESHOLDS, Tally, tally
 from pixalign.bench.points import Point, Points, is_centred, of_one_length, scores, union
 from pixalign.bench.spec import Row
 from pixalign.bench.store import ImageRow
-from pixalign.calibrate import exponents
-from pixalign.collect import images_at_once
 from pixalign.config import AlignConfig
-from pixalign.datasets import Sample
-from pixalign.heatmaps import combine_layers, heatmaps_under
-from pixalign.measure import attention_maps, class_losses
-from pixalign.metrics import IGNORE, THRESHOLDS, Tally, tally
-from pixalign.plan import Visit, plan_visits, plan_words
-from pixalign.progress import Progress
-from pixalign.schedule import Steps
-from pixalign.types import AttentionMaps, Phrase
+from pixalign.core.progress import Progress
+from pixalign.core.values import AttentionMaps, Phrase
+from pixalign.diffusion.schedule import Steps
+from pixalign.methods import Method, method
 
 # Pixels of heatmaps held at once: 1 GiB of float32.
 _PIXELS = 2**28
@@ -59,10 +60,10 @@ class Bench:
     def visits(self, config: AlignConfig, subject: Subject, latents: Tensor) -> Visits:
         """The timesteps and the noise of an image, of which the seed decides."""
         own = torch.Generator().manual_seed(subject.seed)
-        return plan_visits(self.aligner.backbone.schedule, latents, config, own)
+        return plan_timesteps(self.aligner.backbone.schedule, latents, config, own)
 
 
-Visits = tuple[Visit, Visit | None]
+Visits = tuple[NoisedTimesteps, NoisedTimesteps | None]
 
 
 def image_seed(seed: int, key: str) -> int:
@@ -191,7 +192,7 @@ def _score(
         by_text.setdefault((config.template, config.elbo_text), {})[name] = config
     for configs in by_text.values():
         any_config = next(iter(configs.values()))
-        words = [plan_words(backbone, one.phrases, None, any_config) for one in group]
+        words = [plan_prompts(backbone, one.phrases, None, any_config) for one in group]
         joint = []
         for one in group:
             planned = {n: bench.visits(c, one, latents[:1])[1] for n, c in configs.items()}
@@ -228,7 +229,7 @@ def _by_part(
     """What some points make of the attention of images that are collected together."""
     backbone, config = bench.aligner.backbone, readers[0].config
     with clock.charged(whole(point.row.name for point in readers)):
-        words = [plan_words(backbone, one.phrases, None, config) for one in group]
+        words = [plan_prompts(backbone, one.phrases, None, config) for one in group]
         visits = [bench.visits(config, one, latents[:1])[0] for one in group]
         quiet, batch_size = Progress(0, "", show=False), bench.aligner.batch_size
         found = attention_maps(backbone, latents, words, visits, config, batch_size, quiet)

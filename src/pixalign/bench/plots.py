@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pixalign.metrics import THRESHOLDS
+from pixalign.bench.metrics import THRESHOLDS
 
 Result = Mapping[str, Any]  # a result.json
 

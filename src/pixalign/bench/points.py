@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pixalign.adaptive import expected_change, stages
+from pixalign.alignment.adaptive import expected_change, stages
+from pixalign.alignment.calibrate import alignment_scores, weighted_elbo
+from pixalign.alignment.plan import NoisedTimesteps
 from pixalign.bench.spec import Row
-from pixalign.calibrate import alignment_scores, weighted_elbo
 from pixalign.config import AlignConfig
-from pixalign.plan import Visit
-from pixalign.schedule import Steps
+from pixalign.diffusion.schedule import Steps
 
 # Fields of a resolved config on which the attention that is collected depends, and the losses.
 _COLLECTING = (
-    "resize", "template", "prompt_order", "columns", "text_columns", "self_attention",
+    "resize", "template", "prompt_order", "columns", "text_encoders", "self_attention",
     "image_only_attention", "collect_steps", "collect_strategy", "collect_range",
     "collect_timesteps",
 )  # fmt: skip
@@ -126,10 +126,10 @@ def _visited(losses: Tensor, weights: Tensor, config: AlignConfig) -> list[int]:
     return sorted(seen)
 
 
-def union(visits: Mapping[str, Visit]) -> tuple[Visit, dict[str, Tensor]]:
+def union(visits: Mapping[str, NoisedTimesteps]) -> tuple[NoisedTimesteps, dict[str, Tensor]]:
     """One visit of every distinct (timestep, noise), and where each of the visits finds its own."""
     found: dict[tuple[float, bytes], int] = {}
-    kept: list[Visit] = []
+    kept: list[NoisedTimesteps] = []
     places: dict[str, Tensor] = {}
     for name, visit in visits.items():
         mine = []
@@ -141,10 +141,10 @@ def union(visits: Mapping[str, Visit]) -> tuple[Visit, dict[str, Tensor]]:
                 kept.append(visit.at([index]))
             mine.append(found[key])
         places[name] = torch.tensor(mine)
-    return Visit.concatenate(kept), places
+    return NoisedTimesteps.concatenate(kept), places
 
 
-def of_one_length(visits: Sequence[Visit]) -> list[Visit]:
+def of_one_length(visits: Sequence[NoisedTimesteps]) -> list[NoisedTimesteps]:
     """The visits, shorter ones with their last timestep repeated: images run together.
 
     Where timesteps are random, one image's may coincide and another's not.

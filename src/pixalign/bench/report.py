@@ -19,7 +19,7 @@ from pixalign.bench.store import Run, find_runs
 from pixalign.bench.summary import write_result
 from pixalign.bench.tables import Table, markdown_page, points, signed, tables, warnings
 from pixalign.config import PRESETS, AlignConfig
-from pixalign.export import make_folder, write_bytes
+from pixalign.core.files import make_folder, write_bytes
 
 PAGE, TABLES = "report.html", "tables.md"
 PICTURES = "pictures"

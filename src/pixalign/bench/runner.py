@@ -11,14 +11,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pixalign.align import Aligner
-from pixalign.baselines import METHODS
+from pixalign.alignment.aligner import Aligner
+from pixalign.bench.datasets import Dataset
 from pixalign.bench.measuring import Bench, Subject, measure
 from pixalign.bench.spec import SUPERVISED, Row, Spec, model_name
 from pixalign.bench.store import Run, writing
-from pixalign.datasets import Dataset
-from pixalign.progress import Progress
-from pixalign.provenance import device_name, versions
+from pixalign.core.progress import Progress
+from pixalign.core.provenance import device_name, versions
+from pixalign.methods import METHODS
 
 PATIENCE = timedelta(days=7)  # how long a process that is done waits for the others
 CHUNK = 8  # images that are measured together; the results depend on it by rounding only

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pixalign.baselines import METHODS as BASELINES
+from pixalign.backbones.locations import EMBEDDED
+from pixalign.bench.datasets import DATASETS
 from pixalign.bench.fields import (
     Choices,
     Fields,
@@ -30,9 +31,8 @@ from pixalign.bench.fields import (
     unfractioned,
 )
 from pixalign.config import PRESETS, AlignConfig
-from pixalign.datasets import DATASETS
-from pixalign.own import EMBEDDED
-from pixalign.types import allowed
+from pixalign.core.checks import check_choice
+from pixalign.methods import METHODS as BASELINES
 
 SPECS = Path(__file__).parent / "specs"
 VERSION = 1
@@ -193,7 +193,7 @@ def _read(path: Path) -> Fields:
     if type(version) is not int or version != VERSION:
         raise ValueError(f"version is {version!r}; allowed: {VERSION}")
     for key in fields:
-        allowed("a key", key, _TWIN_KEYS if "extends" in fields else _KEYS)
+        check_choice("a key", key, _TWIN_KEYS if "extends" in fields else _KEYS)
     return fields
 
 
@@ -217,11 +217,11 @@ def _origin(path: Path, name: object, below: Sequence[Path]) -> Path:
 def _build(name: str, fields: Fields, parent: Spec | None) -> Spec:
     """The checked spec of a file's fields, the inherited ones among them."""
     columns = fields.get("columns", "datasets")
-    allowed("columns", columns, COLUMNS)
+    check_choice("columns", columns, COLUMNS)
     datasets = _datasets(fields.get("datasets"), columns)
     split = fields.get("split")
     for dataset in datasets if "split" in fields else ():
-        allowed(f"split of {dataset}", split, DATASETS[dataset].splits)
+        check_choice(f"split of {dataset}", split, DATASETS[dataset].splits)
     rows = _rows(fields)
     names = tuple(row.name for row in rows)
     paper = parent.paper if parent else _paper(fields.get("paper"), columns, datasets, names)
@@ -245,7 +245,7 @@ def _datasets(value: object, columns: str) -> tuple[str, ...]:
     """The names of the datasets, which must suit the columns."""
     datasets = texts("datasets", value)
     for name in datasets:
-        allowed("a name in datasets", name, tuple(DATASETS))
+        check_choice("a name in datasets", name, tuple(DATASETS))
     if not datasets or len(set(datasets)) < len(datasets):
         raise ValueError(f"datasets are {list(datasets)}; allowed: one or more, each once")
     if columns == "metrics" and len(datasets) > 1:
@@ -261,16 +261,16 @@ def _rows(fields: Fields) -> tuple[Row, ...]:
     if not isinstance(items, list) or not items:
         raise ValueError(f"rows are {items!r}; allowed: a list of one or more")
     preset = fields.get("preset", "default")
-    allowed("preset", preset, PRESETS)
+    check_choice("preset", preset, PRESETS)
     baseline = fields.get("baseline")
     rows = tuple(_row(item, f"row {i + 1}", preset, baseline) for i, item in enumerate(items))
     names = [row.name for row in rows]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"row {name!r} stands {names.count(name)} times; allowed: once")
-    allowed("baseline", baseline, names)
+    check_choice("baseline", baseline, names)
     for row in rows:
-        allowed(f"baseline of row {row.name!r}", row.baseline, names)
+        check_choice(f"baseline of row {row.name!r}", row.baseline, names)
     return rows
 
 
@@ -278,17 +278,17 @@ def _row(item: object, what: str, preset: str, baseline: Any) -> Row:
     """One row; methods other than the paper's are calibrated only where ``set`` says so."""
     fields = mapping(what, item)
     for key in fields:
-        allowed(f"a key of {what}", key, _ROW_KEYS)
+        check_choice(f"a key of {what}", key, _ROW_KEYS)
     name = text(f"name of {what}", fields.get("name"))
     what = f"row {name!r}"
     method = fields.get("method", "elbo")
-    allowed(f"method of {what}", method, METHODS)
+    check_choice(f"method of {what}", method, METHODS)
     preset = fields.get("preset", preset)
-    allowed(f"preset of {what}", preset, PRESETS)
+    check_choice(f"preset of {what}", preset, PRESETS)
     given = mapping(f"set of {what}", fields.get("set", {}))
     known = tuple(field.name for field in dataclasses.fields(AlignConfig))
     for key in given:
-        allowed(f"a field in set of {what}", key, known)
+        check_choice(f"a field in set of {what}", key, known)
     overrides = {key: unfractioned(value) for key, value in given.items()}
     if method != "elbo":
         overrides = {"calibrate": False} | overrides
@@ -310,7 +310,7 @@ def _options(what: str, method: str, value: object) -> Fields:
     if method in BASELINES:
         known = tuple(inspect.signature(BASELINES[method]).parameters)[1:]
     for key in options:
-        allowed(f"an option of {what}", key, known)
+        check_choice(f"an option of {what}", key, known)
     return options
 
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.export import write_bytes, writing_whole
-from pixalign.metrics import THRESHOLDS, Tally
+from pixalign.bench.metrics import THRESHOLDS, Tally
+from pixalign.core.files import write_bytes, writing_whole
 
 FORMAT = 2
 HEADER, IMAGES, RESULT, LOCK = "run.json", "images.jsonl", "result.json", "run.lock"

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pixalign.bench.store import HEADER, RESULT, ImageRow, Run, write_text
-from pixalign.metrics import (
+from pixalign.bench.metrics import (
     THRESHOLDS,
     Figures,
     Tally,
@@ -29,6 +28,7 @@ from pixalign.metrics import (
     pair_means,
     tertiles,
 )
+from pixalign.bench.store import HEADER, RESULT, ImageRow, Run, write_text
 
 KINDS = ("oracle", "fixed")  # the best threshold on the images themselves; the config's
 TENTHS = 10  # buckets of pairs by area

@@ -15,7 +15,7 @@ from pixalign.cli.bench import bench
 from pixalign.cli.common import Device, Json, print_json
 from pixalign.cli.edit import edit
 from pixalign.cli.generate import generate
-from pixalign.cli.lab import lab
+from pixalign.cli.scenes import scenes
 
 app = typer.Typer(
     help="Which pixels belong to which words, according to a text-to-image model.",
@@ -27,7 +27,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(edit)
 app.add_typer(bench, name="bench")
-app.add_typer(lab, name="lab")
+app.command()(scenes)
 
 
 @app.command()
@@ -74,13 +74,13 @@ def segment(
     json_: Json = False,
 ) -> None:
     """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
-    from pixalign.align import Aligner
+    from pixalign.alignment.aligner import Aligner
     from pixalign.backbones.load import hide_loading_bars
-    from pixalign.batching import BatchSize
     from pixalign.config import AlignConfig
-    from pixalign.export import check_folder
-    from pixalign.images import read_image
-    from pixalign.prompts import as_phrases, locate
+    from pixalign.core.batching import BatchSize
+    from pixalign.core.files import check_folder
+    from pixalign.pictures.reading import read_image
+    from pixalign.text.prompts import as_phrases, locate
 
     # Whatever is wrong is said before a model is loaded.
     _check_method(method, calibrate)
@@ -122,8 +122,8 @@ def demo(
 ) -> None:
     """Show the method at work, offline: maps before and after calibration, masks, a report."""
     from pixalign.backbones.load import hide_loading_bars
-    from pixalign.export import check_folder
-    from pixalign.lab.demo import demo as run_demo
+    from pixalign.core.files import check_folder
+    from pixalign.scenes.demo import demo as run_demo
 
     check_folder(out)
     hide_loading_bars()
@@ -134,8 +134,8 @@ def demo(
 @app.command()
 def models(json_: Json = False) -> None:
     """List the families that work, the lab's models and those in the local hub cache."""
-    from pixalign.doctor import cached_models, families
-    from pixalign.own import lab_models
+    from pixalign.backbones.locations import lab_models
+    from pixalign.cli.doctor import cached_models, families
 
     found: dict[str, Any] = {"lab": list(lab_models()), "cached": cached_models()}
     record = {"families": families(), **found}
@@ -156,7 +156,7 @@ def models(json_: Json = False) -> None:
 @app.command()
 def doctor(device: Device = "auto", json_: Json = False) -> None:
     """Say what device, number type, versions and models are usable."""
-    from pixalign.doctor import examine
+    from pixalign.cli.doctor import examine
 
     record = examine(device)
     if json_:
@@ -180,18 +180,18 @@ def doctor(device: Device = "auto", json_: Json = False) -> None:
 
 
 def _check_method(method: str, calibrate: bool) -> None:
-    from pixalign.baselines import METHODS
-    from pixalign.types import allowed
+    from pixalign.core.checks import check_choice
+    from pixalign.methods import METHODS
 
     usable = [name for name, kind in METHODS.items() if not kind.supervised]
-    allowed("method", method, ("elbo", *usable))
+    check_choice("method", method, ("elbo", *usable))
     if calibrate and method == "elbo":
         raise ValueError("--calibrate is for baselines; 'elbo' is calibrated by its preset")
 
 
 def _by_method(method: str, aligner: Any, calibrate: bool) -> Any:
     """The ``align`` of the paper's method, or of a baseline."""
-    from pixalign import baselines
+    from pixalign import methods as baselines
 
     if method == "elbo":
         return aligner.align
@@ -199,7 +199,7 @@ def _by_method(method: str, aligner: Any, calibrate: bool) -> Any:
 
 
 def _phrase(text: str) -> Any:
-    from pixalign.types import Phrase
+    from pixalign.core.values import Phrase
 
     name, separator, phrase = text.partition("=")
     if separator and not phrase.strip():
@@ -229,25 +229,32 @@ def _quiet_libraries() -> None:
 
 
 def main() -> None:
+    """Run ``pixalign``."""
+    run_command(app, "pixalign")
+
+
+def run_command(command: typer.Typer, name: str) -> None:
     """Run a command. Bad input ends with exit code 2 and one line on stderr."""
     _quiet_libraries()
     try:
-        app()
+        command()
     except (ValueError, OSError, ArithmeticError) as error:
-        _fail(error)
+        _fail(error, name)
     except RuntimeError as error:
-        from pixalign.batching import out_of_memory
+        from pixalign.core.batching import out_of_memory
 
         if not out_of_memory(error):
             raise
-        _fail(ValueError("out of memory with one pass at once; use a smaller model or device"))
+        _fail(
+            ValueError("out of memory with one pass at once; use a smaller model or device"), name
+        )
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
 
 
-def _fail(error: Exception) -> None:
+def _fail(error: Exception, name: str) -> None:
     if os.environ.get("PIXALIGN_TRACEBACK"):
         raise error
-    print(f"pixalign: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
     sys.exit(2)

@@ -105,7 +105,7 @@ def count(
 ) -> None:
     """Count in how many captions each class is named: whole words, plurals too."""
     from pixalign.bench.command import class_names
-    from pixalign.datasets.captions import count_captions, save_counts
+    from pixalign.bench.datasets.captions import count_captions, save_counts
 
     found = count_captions(captions, class_names(classes), column=column, progress=True)
     if out is None:
@@ -161,8 +161,8 @@ def generation(
 ) -> None:
     """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
     from pixalign.backbones.load import hide_loading_bars
-    from pixalign.lab.composed import table
-    from pixalign.lab.composing import SETS, compose
+    from pixalign.bench.generation_study.study import SETS, compose
+    from pixalign.bench.generation_study.summary import table
 
     hide_loading_bars()
     pairs = [text.partition("=") for text in file or []]
@@ -187,8 +187,8 @@ def editing(
 ) -> None:
     """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
     from pixalign.backbones.load import hide_loading_bars
-    from pixalign.lab.retouched import table
-    from pixalign.lab.retouching import ROWS, retouch
+    from pixalign.bench.editing_study.study import ROWS, retouch
+    from pixalign.bench.editing_study.summary import table
 
     hide_loading_bars()
     options: dict[str, Any] = {"count": count, "steps": steps, "device": device}

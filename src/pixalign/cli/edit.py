@@ -60,8 +60,8 @@ def edit(
 ) -> None:
     """Change what the words say, and only there: edited.png, compare.png and edit.json."""
     from pixalign.backbones.load import hide_loading_bars
+    from pixalign.core.files import check_folder
     from pixalign.editing import edit as run_edit
-    from pixalign.export import check_folder
 
     check_folder(out)
     options: dict[str, Any] = {"method": method, "inversion": inversion, "model": model}

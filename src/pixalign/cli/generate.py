@@ -54,12 +54,13 @@ def generate(
     """Draw a prompt so that every entity it names appears, without training."""
     from pixalign import generation
     from pixalign.backbones.load import hide_loading_bars, opened
-    from pixalign.export import check_folder, write_png
+    from pixalign.core.checks import check_choice
+    from pixalign.core.files import check_folder
     from pixalign.generation.plots import check_plots, plot_weights
-    from pixalign.types import allowed
-    from pixalign.viz import titled_rows
+    from pixalign.pictures.drawing import titled_rows
+    from pixalign.pictures.saving import write_png
 
-    allowed("method", method, tuple(generation.METHODS))
+    check_choice("method", method, tuple(generation.METHODS))
     check_folder(out)
     if plot:
         check_plots()

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn.functional import interpolate, max_pool2d
 
 from pixalign.attention import AttentionReader, Site, text_layers
+from pixalign.attention.layers import combine_layers
 from pixalign.backbones import Backbone
-from pixalign.heatmaps import combine_layers, resize
-from pixalign.types import Size
+from pixalign.core.maps import resize
+from pixalign.core.values import Size
 
 _CELLS = 16 * 16  # of the layers that are read: those of the published method
 

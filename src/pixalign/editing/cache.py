@@ -17,10 +17,10 @@ from safetensors.torch import load, save
 from torch import nn
 
 from pixalign.backbones import Backbone
-from pixalign.batching import BatchSize
+from pixalign.core.batching import BatchSize
+from pixalign.core.files import make_folder, write_bytes, write_json
 from pixalign.editing.inversion import Inversion, InversionSettings, invert_pictures
-from pixalign.export import make_folder, write_bytes, write_json
-from pixalign.images import to_pixels
+from pixalign.pictures.reading import to_pixels
 
 _FORMAT = 1
 _SAMPLES = 64  # numbers of each weight that tell models apart

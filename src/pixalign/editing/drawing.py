@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from pixalign.attention.writing import AttentionWriter
-from pixalign.backbones import Backbone, TextCondition
-from pixalign.batching import BatchSize
+from pixalign.backbones import Backbone
+from pixalign.core.batching import BatchSize
+from pixalign.core.checks import check_choice
+from pixalign.core.progress import Progress
+from pixalign.core.values import Size, TextCondition
+from pixalign.diffusion.sampling import guided
 from pixalign.editing.blending import LocalBlend, region
 from pixalign.editing.methods import METHODS, Calibrated, PromptToPrompt
 from pixalign.editing.walking import repeated
-from pixalign.editing.words import Columns, Pairing
-from pixalign.progress import Progress
-from pixalign.sampling import guided
-from pixalign.types import Size, allowed
+from pixalign.text.pairing import Columns, Pairing
 
 BLENDS = ("attention", "heatmap", None)
 _ROWS = 4  # of a batch for each pair: source and target, without and with their texts
@@ -48,8 +49,8 @@ class EditSettings:
     blend_threshold: float = 0.3
 
     def __post_init__(self) -> None:
-        allowed("method", self.method, tuple(METHODS))
-        allowed("blend", self.blend, BLENDS)
+        check_choice("method", self.method, tuple(METHODS))
+        check_choice("blend", self.blend, BLENDS)
         for name in ("cross_replace", "self_replace", "blend_start", "blend_threshold"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: 0 to 1")

@@ -15,14 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pixalign.backbones import Backbone, TextCondition
-from pixalign.batching import BatchSize
+from pixalign.backbones import Backbone
+from pixalign.backbones.gradients import gradients_to_inputs
+from pixalign.core.batching import BatchSize
+from pixalign.core.checks import check_choice
+from pixalign.core.progress import Progress
+from pixalign.core.values import TextCondition
+from pixalign.diffusion.sampling import guided, outputs
+from pixalign.diffusion.schedule import SamplingPath
 from pixalign.editing.walking import invert, quiet, repeated, sample
-from pixalign.gradients import gradients_to_inputs
-from pixalign.progress import Progress
-from pixalign.sampling import guided, outputs
-from pixalign.schedule import Path
-from pixalign.types import allowed
 
 METHODS = ("null-text", "ddim")
 # Adam's published constants.
@@ -46,7 +47,7 @@ class InversionSettings:
     growth: float = 2e-5
 
     def __post_init__(self) -> None:
-        allowed("inversion", self.method, METHODS)
+        check_choice("inversion", self.method, METHODS)
         if self.inner_steps < 1:
             raise ValueError(f"inner_steps is {self.inner_steps}; allowed: 1 or more")
         for name in ("rate", "tolerance", "growth"):
@@ -92,7 +93,7 @@ def null_text(
     backbone: Backbone,
     trajectory: Tensor,
     texts: TextCondition,
-    path: Path,
+    path: SamplingPath,
     settings: InversionSettings,
     batch_size: BatchSize | None = None,
     bar: Progress | None = None,
@@ -130,7 +131,7 @@ class _Step:
 
     backbone: Backbone
     empty: TextCondition
-    path: Path
+    path: SamplingPath
     index: int
     settings: InversionSettings
     z: Tensor

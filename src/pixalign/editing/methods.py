@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pixalign.align import Aligner
-from pixalign.baselines import Method, method
-from pixalign.calibrate import minmax
-from pixalign.editing.words import Pairing
-from pixalign.prompts import Span, head_noun, occurrences_of
-from pixalign.types import Phrase, Size, TokenSpans
+from pixalign.alignment.aligner import Aligner
+from pixalign.core.maps import minmax
+from pixalign.core.values import Phrase, Size, TokenSpans
+from pixalign.methods import Method, method
+from pixalign.text.pairing import Pairing
+from pixalign.text.prompts import Span, head_noun, occurrences_of
 
 # Where each method's heatmaps come from; Prompt-to-Prompt has none.
 METHODS: dict[str, Callable[[Aligner], Aligner | Method] | None] = {

@@ -12,20 +12,20 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pixalign.align import Aligner
-from pixalign.alignment import Alignment
+from pixalign.alignment.aligner import Aligner
+from pixalign.alignment.result import Alignment
 from pixalign.backbones import Backbone
-from pixalign.baselines import Method
+from pixalign.core.progress import Progress
+from pixalign.core.values import Size
+from pixalign.diffusion.sampling import initial_noise, to_pictures
 from pixalign.editing.cache import cached_inversions, default_folder
 from pixalign.editing.drawing import EditSettings, Pair
 from pixalign.editing.inversion import InversionSettings
 from pixalign.editing.methods import METHODS, classes_of
 from pixalign.editing.walking import sample
-from pixalign.editing.words import Columns, Pairing, columns_of, pair
-from pixalign.images import ImageLike, read_image
-from pixalign.progress import Progress
-from pixalign.sampling import initial_noise, to_pictures
-from pixalign.types import Size
+from pixalign.methods import Method
+from pixalign.pictures.reading import ImageLike, read_image
+from pixalign.text.pairing import Columns, Pairing, columns_of, pair
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pixalign import viz
-from pixalign.export import make_folder, write_json, write_png
+from pixalign.core.files import make_folder, write_json
+from pixalign.pictures import drawing as viz
+from pixalign.pictures.saving import write_png
 
 _SIDE = 256  # pixels of a panel's longer side, at least
 

@@ -10,17 +10,17 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from pixalign.align import Aligner
+from pixalign.alignment.aligner import Aligner
 from pixalign.backbones import Backbone
+from pixalign.core.progress import Progress
+from pixalign.core.provenance import versions
+from pixalign.core.values import Size
+from pixalign.diffusion.sampling import picture_size, to_pictures
 from pixalign.editing.drawing import EditSettings, draw_pairs
 from pixalign.editing.inversion import InversionSettings, distances
 from pixalign.editing.preparing import Seen, Start, Task, begin, finder, look, to_pair
 from pixalign.editing.result import Edit
-from pixalign.images import ImageLike, model_size, read_image, to_pixels
-from pixalign.progress import Progress
-from pixalign.provenance import versions
-from pixalign.sampling import picture_size, to_pictures
-from pixalign.types import Size
+from pixalign.pictures.reading import ImageLike, model_size, read_image, to_pixels
 
 
 def edit(

@@ -5,18 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pixalign.backbones import Backbone, TextCondition
-from pixalign.batching import BatchSize
-from pixalign.progress import Progress
-from pixalign.sampling import guided, outputs
-from pixalign.schedule import Path
+from pixalign.backbones import Backbone
+from pixalign.core.batching import BatchSize
+from pixalign.core.progress import Progress
+from pixalign.core.values import TextCondition
+from pixalign.diffusion.sampling import guided, outputs
+from pixalign.diffusion.schedule import SamplingPath
 
 
 def sample(
     backbone: Backbone,
     noise: Tensor,
     texts: TextCondition,
-    path: Path,
+    path: SamplingPath,
     guidance: float,
     unconditional: Tensor | None = None,
     batch_size: BatchSize | None = None,
@@ -53,7 +54,7 @@ def invert(
     backbone: Backbone,
     latents: Tensor,
     texts: TextCondition,
-    path: Path,
+    path: SamplingPath,
     batch_size: BatchSize | None = None,
     bar: Progress | None = None,
 ) -> Tensor:

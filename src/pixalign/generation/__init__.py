@@ -1,8 +1,8 @@
 """Compositional generation: pictures in which everything that the prompt names is there."""
 
-from pixalign.generation.entities import Entity, entities_of, given_entities, read_non_entities
 from pixalign.generation.result import Generation
 from pixalign.generation.run import METHODS, entities_in, generate
+from pixalign.text.entities import Entity, entities_of, given_entities, read_non_entities
 
 __all__ = [
     "METHODS",

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pixalign.backbones import Backbone, TextCondition
-from pixalign.batching import BatchSize
-from pixalign.generation.entities import Entity
-from pixalign.prompts import Prompt, Span
-from pixalign.sampling import initial_noise, outputs
-from pixalign.schedule import Path
-from pixalign.types import Size
+from pixalign.backbones import Backbone
+from pixalign.core.batching import BatchSize
+from pixalign.core.values import Size, TextCondition
+from pixalign.diffusion.sampling import initial_noise, outputs
+from pixalign.diffusion.schedule import SamplingPath
+from pixalign.text.entities import Entity
+from pixalign.text.prompts import Prompt, Span
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Drawing:
     ) -> None:
         self.backbone, self.wishes, self.settings = backbone, tuple(wishes), settings
         self.batch_size = batch_size
-        self.path: Path = backbone.schedule.path(settings.steps)
+        self.path: SamplingPath = backbone.schedule.path(settings.steps)
         self.noise = initial_noise(backbone, [wish.seed for wish in wishes], size)
         self.texts = backbone.encode_text([wish.prompt for wish in wishes])
         self.empty = backbone.unconditional()

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from pixalign.attention import AttentionReader, Site, run_until
-from pixalign.backbones import Backbone, TextCondition
+from pixalign.backbones import Backbone
+from pixalign.backbones.gradients import gradients_to_inputs
+from pixalign.core.values import TextCondition
+from pixalign.diffusion.schedule import Steps
 from pixalign.generation.drawing import Columns, Drawing
-from pixalign.generation.entities import Entity
 from pixalign.generation.methods import Plain
-from pixalign.gradients import gradients_to_inputs
-from pixalign.schedule import Steps
+from pixalign.text.entities import Entity
 
 _SIDE = 16  # cells on a side of the maps that are read
 STEP = 20.0  # by which the published methods multiply the gradient

@@ -8,13 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pixalign.backbones import Backbone, TextCondition
-from pixalign.calibrate import alignment_scores
+from pixalign.alignment.calibrate import alignment_scores
+from pixalign.backbones import Backbone
+from pixalign.core.values import TextCondition
+from pixalign.diffusion.objectives import to_epsilon
+from pixalign.diffusion.sampling import guided
 from pixalign.generation.drawing import Drawing
-from pixalign.generation.entities import Entity
-from pixalign.sampling import guided
-from pixalign.schedule import to_epsilon
-from pixalign.weighting import weighted
+from pixalign.text.entities import Entity
+from pixalign.text.weighting import weighted
 
 
 class Plain:

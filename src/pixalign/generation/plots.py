@@ -6,7 +6,7 @@ import importlib.util
 import io
 from pathlib import Path
 
-from pixalign.export import write_bytes
+from pixalign.core.files import write_bytes
 from pixalign.generation.result import Generation
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pixalign.export import make_folder, slug, write_json, write_png
-from pixalign.generation.entities import Entity
+from pixalign.core.files import make_folder, slug, write_json
+from pixalign.pictures.saving import write_png
+from pixalign.text.entities import Entity
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from pixalign.backbones.load import opened
-from pixalign.batching import BatchSize
+from pixalign.core.batching import BatchSize
+from pixalign.core.checks import check_choice
+from pixalign.core.progress import Progress
+from pixalign.core.provenance import versions
+from pixalign.core.values import Size
+from pixalign.diffusion.sampling import picture_size, to_pictures
 from pixalign.generation.attend_excite import AttendExcite
 from pixalign.generation.drawing import Drawing, Settings, Wish
-from pixalign.generation.entities import NON_ENTITIES, Entity, entities_of, given_entities
 from pixalign.generation.methods import Elbo, Plain
 from pixalign.generation.result import Generation
 from pixalign.generation.syngen import SynGen
-from pixalign.progress import Progress
-from pixalign.provenance import versions
-from pixalign.sampling import picture_size, to_pictures
-from pixalign.types import Size, allowed
+from pixalign.text.entities import NON_ENTITIES, Entity, entities_of, given_entities
 
 METHODS: dict[str, type[Plain]] = {
     method.name: method for method in (Elbo, Plain, AttendExcite, SynGen)
@@ -53,7 +54,7 @@ def generate(
     1 / gamma, ``active`` the part of the steps in which a method acts. Each picture depends on its
     prompt and seed alone, but for rounding, which only Attend-and-Excite enlarges.
     """
-    allowed("method", method, tuple(METHODS))
+    check_choice("method", method, tuple(METHODS))
     if count < 1:
         raise ValueError(f"count is {count}; allowed: 1 or more")
     kind = METHODS[method]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pixalign.generation.drawing import Columns, Drawing
-from pixalign.generation.entities import Entity
 from pixalign.generation.latents import Descent
-from pixalign.prompts import Prompt
+from pixalign.text.entities import Entity
+from pixalign.text.prompts import Prompt
 
 _LEAST = 1e-12  # attention of a position whose own is zero, for the logarithm
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from pixalign.core.checks import check_choice
 from pixalign.scenes.atlas import class_names, plurals, training_shares
-from pixalign.types import allowed
 
 SPLITS = {"train": 11, "val": 22, "test": 33}  # seeds
 CHUNK = 256
@@ -71,9 +71,9 @@ def sample_scenes(split: str, start: int, count: int, *, objects: int | None = N
     In training, classes follow ``training_shares``; in val and test all are equally frequent and
     captions name every class. Classes of one scene differ, except where one stands 2 or 3 times.
     """
-    allowed("split", split, tuple(SPLITS))
+    check_choice("split", split, tuple(SPLITS))
     if objects is not None:
-        allowed("objects", objects, tuple(range(1, SLOTS + 1)))
+        check_choice("objects", objects, tuple(range(1, SLOTS + 1)))
     return from_chunks(lambda number: _chunk(split, number, objects), start, count)
 
 

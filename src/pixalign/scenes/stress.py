@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pixalign.core.checks import check_choice
 from pixalign.scenes.atlas import training_ranks
 from pixalign.scenes.sample import (
     CHUNK,
@@ -22,7 +23,6 @@ from pixalign.scenes.sample import (
     full_captions,
     overlaps,
 )
-from pixalign.types import allowed
 
 DIALS = ("size", "occlusion", "copies", "rarity")
 SEED = 44
@@ -44,7 +44,7 @@ def stress(dial: str, level: float, start: int, count: int) -> SceneBatch:
     share that remains with ``Rendered.visible_shares``), "copies" adds seven more of the other
     object and "rarity" draws the target from the rarest classes. All scenes have nine slots.
     """
-    allowed("dial", dial, DIALS)
+    check_choice("dial", dial, DIALS)
     if not 0 <= level <= 1:
         raise ValueError(f"level is {level!r}; allowed: 0 to 1")
     return from_chunks(lambda number: _turned(number, dial, level), start, count)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pixalign.export import make_folder, mask_image, write_json, write_png
+from pixalign.core.files import make_folder, write_json
+from pixalign.pictures.drawing import palette
+from pixalign.pictures.saving import mask_image, write_png
 from pixalign.scenes.atlas import STYLES, class_names, training_shares
 from pixalign.scenes.render import Rendered, render
 from pixalign.scenes.sample import (
@@ -19,7 +21,6 @@ from pixalign.scenes.sample import (
     full_captions,
     sample_scenes,
 )
-from pixalign.viz import palette
 
 SHEET_CELL = 192
 SHEET_SCENES = 48

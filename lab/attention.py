@@ -1,0 +1,227 @@
+"""The alignment gates: does cross-attention find the objects yet? Printed while training runs.
+
+Masks serve here alone, to judge; training never sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lab.data import encode, in_parts, rendered
+from lab.vocabulary import class_columns
+from pixalign.attention import AttentionReader, Site, text_layers
+from pixalign.attention.layers import combine_layers
+from pixalign.backbones import Backbone
+from pixalign.backbones.load import load, resolve_device
+from pixalign.backbones.locations import located
+from pixalign.core.maps import resize
+from pixalign.core.values import TextCondition
+from pixalign.diffusion.schedule import Steps
+from pixalign.scenes.atlas import class_names
+from pixalign.scenes.draw import APART, draw_scenes
+from pixalign.scenes.sample import SLOTS, concatenate, sample_scenes
+
+POSITIONS = (0.1, 0.3, 0.5)  # of the noise schedule
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class GateScenes:
+    """Val scenes, encoded once: the first ``several`` hold 2-4 objects, the others one.
+
+    ``latents`` [B, C, h, w]; ``columns`` [B, L, K + 1] averages the text columns of each class
+    and sums, in the last place, those of start, end and padding; ``objects`` [B, K, s, s] are the
+    classes' masks, all zero where there is no class; ``noise`` [T, C, h, w].
+    """
+
+    latents: Tensor
+    prompts: tuple[str, ...]
+    columns: Tensor
+    objects: Tensor
+    noise: Tensor
+    several: int
+
+    @classmethod
+    def draw(
+        cls, backbone: Backbone, *, scenes: int, single: int, size: int, device: str
+    ) -> GateScenes:
+        """``scenes`` with 2, 3 and 4 objects in equal parts and ``single`` with one."""
+        tokenizer, length = (
+            backbone.streams[0].tokenizer,
+            backbone.encode_text([""]).embeds.shape[1],
+        )
+        alone = sample_scenes("val", APART, single, objects=1)
+        drawn = rendered(concatenate([draw_scenes("val", scenes), alone]), size, device)
+        latents = in_parts(lambda part: encode(backbone.pipe.vae, part), drawn.images)
+        prompts, columns, objects = [], [], []
+        for labels, mask in zip(drawn.labels.tolist(), drawn.masks, strict=True):
+            present = list(dict.fromkeys(label for label in labels if label >= 0))
+            prompt, found = class_columns(tokenizer, [class_names()[i] for i in present])
+            prompts.append(prompt)
+            columns.append(_averaging(found, tokenizer, prompt, length))
+            objects.append(_masks(mask, present))
+        generator = torch.Generator().manual_seed(0)
+        shape = (len(POSITIONS), *latents.shape[1:])
+        return cls(
+            latents=latents,
+            prompts=tuple(prompts),
+            columns=torch.stack(columns).to(device),
+            objects=torch.stack(objects),
+            noise=torch.randn(shape, generator=generator).to(device),
+            several=len(drawn.images) - single,
+        )
+
+
+def _averaging(found: Sequence[Sequence[int]], tokenizer: Any, prompt: str, length: int) -> Tensor:
+    """[L, K + 1] for the columns of the classes and of everything that is no word."""
+    words = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    matrix = torch.zeros(length, SLOTS + 1)
+    for index, columns in enumerate(found):
+        matrix[list(columns), index] = 1 / len(columns)
+    matrix[:, SLOTS] = 1
+    matrix[1 : 1 + words, SLOTS] = 0
+    return matrix
+
+
+def _masks(mask: Tensor, present: Sequence[int]) -> Tensor:
+    """float32 [K, s, s]: one mask for each class that is present."""
+    masks = mask.new_zeros((SLOTS, *mask.shape), dtype=torch.float32)
+    for index, label in enumerate(present):
+        masks[index] = (mask == label + 1).float()
+    return masks
+
+
+@torch.no_grad()
+def gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
+    """The gates of a model.
+
+    "layers" holds for each layer that reads text, and for the mean of all, at each position of
+    the schedule: the mass on start, end and padding, and the AUC of a class's map inside its own
+    object against other objects and against the background; all on the finest layer's grid, so
+    that every layer is judged by the same objects. "pointing" is the share of
+    single-object scenes in which the highest cell of the mean map lies on the object.
+    """
+    sites = [site for site in backbone.sites if site.reads_text]
+    names = text_layers(sites).names
+    text = backbone.encode_text(scenes.prompts)
+    layers: dict[str, dict[str, Any]] = {}
+    pointing: dict[str, float] = {}
+    for index, position in enumerate(POSITIONS):
+        steps = backbone.schedule.at_positions(torch.full((len(scenes.latents),), position))
+        noised = steps.noised(scenes.latents, scenes.noise[index].expand_as(scenes.latents))
+        maps = _read(backbone, sites, noised, steps, text, scenes.columns)
+        finest = max((m.shape[-2:] for m in maps.values()), key=lambda grid: grid[0] * grid[1])
+        grid = (finest[0], finest[1])
+        named = {name: resize(maps[site], grid) for name, site in zip(names, sites, strict=True)}
+        named["all"] = _combined(list(maps.values()), sites)
+        for name, values in named.items():
+            entry = _layer(values[: scenes.several], scenes.objects[: scenes.several])
+            layers.setdefault(name, {})[f"{position:g}"] = entry
+        single = slice(scenes.several, None)
+        pointing[f"{position:g}"] = points(named["all"][single, 0], scenes.objects[single, 0])
+    first = f"{POSITIONS[0]:g}"
+    best = max((name for name in layers if name != "all"), key=lambda n: layers[n][first]["other"])
+    return {
+        "auc_other_best": layers[best][first]["other"],
+        "auc_other_all": layers["all"][first]["other"],
+        "pointing_first": pointing[first],
+        "best": best,
+        "pointing": pointing,
+        "layers": layers,
+    }
+
+
+def judge(folder: Path, scenes: int, single: int, device: str) -> dict[str, Any]:
+    """The gates of a saved pipeline."""
+    place = str(resolve_device(device))
+    backbone = load(located(folder), place, "float32")
+    size = backbone.native_size[0]
+    drawn = GateScenes.draw(backbone, scenes=scenes, single=single, size=size, device=place)
+    return gates(backbone, drawn)
+
+
+def _read(
+    backbone: Backbone,
+    sites: list[Site],
+    noised: Tensor,
+    steps: Steps,
+    text: TextCondition,
+    columns: Tensor,
+) -> dict[Site, Tensor]:
+    """Each site's maps [B, K + 1, h, w] at one point of the schedule."""
+    reader = AttentionReader(sites)
+    parts: dict[Site, list[Tensor]] = {site: [] for site in sites}
+    with reader.attached(backbone.denoiser):
+        for rows in torch.split(torch.arange(len(noised)), _BATCH):
+            reader.columns = columns[rows]
+            backbone.predict(noised[rows], steps[rows], text[rows])
+            for site in sites:
+                parts[site].append(reader.cross[site])
+    return {site: torch.cat(found) for site, found in parts.items()}
+
+
+def _combined(maps: Sequence[Tensor], sites: Sequence[Site]) -> Tensor:
+    """The plain mean over layers, each map first divided by its own mean: [B, K + 1, h, w]."""
+    scale = [m.mean((2, 3), keepdim=True).clamp_min(1e-12) for m in maps]
+    for means in scale:
+        means[:, -1] = 1  # the mass on start, end and padding stays what it is
+    scaled = [m / means for m, means in zip(maps, scale, strict=True)]
+    return combine_layers(scaled, text_layers(sites), "uniform")
+
+
+def _layer(maps: Tensor, objects: Tensor) -> dict[str, float]:
+    """Gates of one layer's maps [B, K + 1, h, w] under masks [B, K, s, s]."""
+    share = functional.interpolate(objects, maps.shape[-2:], mode="area")
+    own = share > 0.5  # [B, K, h, w]
+    others = (own.sum(1, keepdim=True) - own.long()) > 0
+    background = (share.sum(1, keepdim=True) < 0.5).expand_as(own)
+    values = maps[:, :-1]
+    return {
+        "sink": float(maps[:, -1].mean()),
+        "other": float(separation(values, own, others).nanmean()),
+        "background": float(separation(values, own, background).nanmean()),
+    }
+
+
+def separation(maps: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+    """AUC [...]: how often a cell inside exceeds one outside, ties counting half.
+
+    Maps and boolean masks [..., h, w]; NaN where either side has no cell.
+    """
+    values, positive, negative = (x.flatten(-2).contiguous() for x in (maps, inside, outside))
+    ranked = values.masked_fill(~negative, torch.inf).sort(-1).values
+    below = torch.searchsorted(ranked, values, right=False)
+    upto = torch.searchsorted(ranked, values, right=True)
+    wins = ((below + upto) / 2 * positive).sum(-1)
+    pairs = positive.sum(-1) * negative.sum(-1)
+    return torch.where(pairs > 0, wins / pairs.clamp_min(1), torch.nan)
+
+
+def points(maps: Tensor, objects: Tensor) -> float:
+    """The share of maps [B, h, w] whose highest cell is mostly the object, masks [B, s, s]."""
+    share = functional.interpolate(objects[:, None], maps.shape[-2:], mode="area")[:, 0]
+    highest = maps.flatten(1).argmax(1, keepdim=True)
+    return float((share.flatten(1).gather(1, highest) > 0.5).float().mean())
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The gates as a few lines: for each layer and position, sink mass and both AUCs."""
+    layers = result["layers"]
+    positions = list(next(iter(layers.values())))
+    head = "".join(f" | t={p:<4} sink other backg" for p in positions)
+    lines = [f"{'gates':<10}{head}"]
+    for name, entries in layers.items():
+        cells = "".join(
+            f" |        {e['sink']:.2f}  {e['other']:.3f} {e['background']:.3f}"
+            for e in entries.values()
+        )
+        lines.append(f"{name:<10}{cells}")
+    pointing = " ".join(f"t={p} {value:.2f}" for p, value in result["pointing"].items())
+    return "\n".join([*lines, f"pointing (one object) {pointing}; best layer {result['best']}"])

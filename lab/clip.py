@@ -1,0 +1,236 @@
+"""A small CLIP of scenes and captions: transformers' own class, for a score that works offline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
+
+from lab.data import in_parts, rendered, sampled_ahead
+from lab.hard_negatives import KINDS, tinted, without_one, wrong_captions
+from lab.loop import compiled
+from lab.networks import half_copy, parameter_count
+from lab.recipe import Recipe
+from lab.vocabulary import CaptionEncoder, build_tokenizer
+from pixalign.scenes.draw import draw_scenes
+from pixalign.scenes.sample import SceneBatch, attribute_captions, full_captions, sample_scenes
+
+CHOICES = 32  # captions among which the right one is to be found
+MEAN = STD = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class Described:
+    """Scenes and what is said of them: token ids int16 [B, L] and, for wrong, [B, kinds, L]."""
+
+    scenes: SceneBatch
+    plain: Tensor
+    rich: Tensor
+    wrong: Tensor
+
+
+def describe(scenes: SceneBatch, share: float, seed: int) -> Described:
+    """Tint more objects and write every caption; a function of the scenes and the seed."""
+    rng = np.random.Generator(np.random.Philox(key=[91, seed]))
+    scenes, encoder = tinted(scenes, share, rng), _encoder()
+    wrong = [encoder(wrong_captions(scenes, kind, rng)) for kind in KINDS]
+    return Described(
+        scenes,
+        plain=encoder(full_captions(scenes)).short(),
+        rich=encoder(attribute_captions(scenes)).short(),
+        wrong=torch.stack(wrong, 1).short(),
+    )
+
+
+@cache
+def _encoder() -> CaptionEncoder:
+    return CaptionEncoder(build_tokenizer())
+
+
+def described_scenes(share: float, start: int, count: int) -> Described:
+    """Train scenes from a number on."""
+    return describe(sample_scenes("train", start, count), share, start)
+
+
+class ClipStage:
+    """Contrast of pictures and captions, each picture's nearly right captions among them."""
+
+    def __init__(self, recipe: Recipe, device: str) -> None:
+        self.recipe, self.device = recipe, device
+        self.tokenizer = build_tokenizer()
+        self.model: nn.Module = build_clip(recipe, self.tokenizer).to(device)
+        self.network = compiled(Towers(self.model), recipe, device)
+        held_out = describe(draw_scenes("val", recipe["held_out"]), recipe["tinted"], 0)
+        self.held_out = held_out
+        self.pictures = rendered(held_out.scenes, recipe["size"], device).images
+        rng = np.random.Generator(np.random.Philox(key=[92, 0]))
+        less = without_one(held_out.scenes, rng)
+        self.less = rendered(less, recipe["size"], device).images
+        self._bank: tuple[Tensor, ...] | None = None
+        print(f"clip: {parameter_count(self.model) / 1e6:.2f} M parameters", flush=True)
+
+    @property
+    def bank(self) -> tuple[Tensor, ...]:
+        """Pictures uint8 [N, 3, s, s] and ids: plain, rich, wrong; drawn when first asked for."""
+        if self._bank is None:
+            settings, size = self.recipe["bank"], self.recipe["size"]
+            count, columns = settings["count"], []
+            draw = partial(described_scenes, self.recipe["tinted"])
+            ahead = sampled_ahead(
+                draw, settings["first"], count, settings["batch"], self.recipe["workers"]
+            )
+            for _, last, part in ahead:
+                images = rendered(part.scenes, size, self.device).images
+                texts = (text.to(self.device) for text in (part.plain, part.rich, part.wrong))
+                columns.append(((images * 255).round().byte(), *texts))
+                if last == count or len(columns) % 20 == 0:
+                    print(f"bank: {last}/{count} scenes", flush=True)
+            self._bank = tuple(torch.cat(column) for column in zip(*columns, strict=True))
+        return self._bank
+
+    def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Cross-entropy both ways; a picture's row also has its own wrong captions."""
+        pictures, plain, rich, wrong = self.bank
+        batch = self.recipe["batch"]
+        draw: dict[str, Any] = {"generator": generator, "device": self.device}
+        rows = torch.randint(len(pictures), (batch,), **draw)
+        bare = torch.rand((batch, 1), **draw) < 0.4
+        right = torch.where(bare, plain[rows], rich[rows]).long()
+        others = wrong[rows].long()  # [B, kinds, L]
+        texts = torch.cat([right, others.flatten(0, 1)])
+        images = self._moved(pictures[rows], draw)
+        seen, read, scale = self.network(images, texts)
+        logits = scale * seen @ read[:batch].T
+        twins = (right[:, None] == right).all(-1)
+        twins.fill_diagonal_(False)
+        logits = logits.masked_fill(twins, -torch.inf)
+        near = read[batch:].unflatten(0, (batch, -1))
+        close = scale * (seen[:, None] * near).sum(-1)
+        close = close.masked_fill((others == rich[rows].long()[:, None]).all(-1), -torch.inf)
+        wanted = torch.arange(batch, device=logits.device)
+        rowwise = torch.cat([logits, close], 1).float()
+        loss = (
+            functional.cross_entropy(rowwise, wanted)
+            + functional.cross_entropy(logits.T.float(), wanted)
+        ) / 2
+        return {"loss": loss, "accuracy": (rowwise.argmax(1) == wanted).float().mean()}
+
+    def _moved(self, pictures: Tensor, draw: dict[str, Any]) -> Tensor:
+        """In [-1, 1], each perhaps mirrored, all moved by the same few pixels."""
+        flips = torch.rand(len(pictures), **draw) < 0.5
+        pixels = torch.where(flips[:, None, None, None], pictures.flip(-1), pictures)
+        reach = self.recipe["shift"]
+        padded = functional.pad(pixels.float() / 127.5 - 1, (reach,) * 4, mode="replicate")
+        top, left = torch.randint(2 * reach + 1, (2,), **draw).tolist()
+        side = pictures.shape[-1]
+        return padded[..., top : top + side, left : left + side]
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, step: int, out: Path) -> dict[str, Any]:
+        """How often the right caption, or the whole picture, has the higher score."""
+        towers, known = Towers(model), self.held_out
+        empty = torch.zeros(1, known.rich.shape[1], dtype=torch.long, device=self.device)
+
+        def see(images: Tensor) -> Tensor:
+            return in_parts(lambda part: towers(part * 2 - 1, empty)[0], images)
+
+        def read(ids: Tensor) -> Tensor:
+            blank = self.pictures[:1]
+            return in_parts(lambda part: towers(blank, part)[1], ids.long().to(self.device), 512)
+
+        seen, less, right = see(self.pictures), see(self.less), read(known.rich)
+        score = (seen * right).sum(1)
+        figures = {
+            f"of_{CHOICES}": _choice(seen, right, known.rich),
+            f"of_{CHOICES}_plain": _choice(seen, read(known.plain), known.plain),
+            "missing_in_picture": float(((less * right).sum(1) < score).float().mean()),
+        }
+        for place, kind in enumerate(KINDS):
+            ids = known.wrong[:, place]
+            differs = (ids != known.rich).any(1).to(self.device)
+            lower = (seen * read(ids)).sum(1) < score
+            figures[kind] = float(lower[differs].float().mean())
+        return figures
+
+    def adopt(self, model: nn.Module, folder: Path) -> None:
+        """A pipeline has no CLIP."""
+        raise ValueError(f"{str(folder)!r} is a pipeline; CLIP continues from its own run")
+
+    def export(self, model: Any, out: Path) -> None:
+        """Write the model in float16, the tokenizer and how pictures are prepared."""
+        folder, side = out / "clip", self.recipe["size"]
+        half_copy(model).save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        CLIPImageProcessorPil(
+            size={"shortest_edge": side},
+            crop_size={"height": side, "width": side},
+            image_mean=list(MEAN),
+            image_std=list(STD),
+        ).save_pretrained(folder)
+
+    def close(self) -> None:
+        """Nothing works in the background."""
+
+
+def _choice(seen: Tensor, read: Tensor, ids: Tensor) -> float:
+    """How often a picture prefers its caption to the CHOICES - 1 different ones after it."""
+    right = 0
+    texts = [tuple(row) for row in ids.tolist()]
+    scores = (seen @ read.T).cpu()
+    for index, text in enumerate(texts):
+        later = [j % len(texts) for j in range(index + 1, index + len(texts))]
+        others = [j for j in later if texts[j] != text][: CHOICES - 1]
+        right += bool((scores[index, index] > scores[index, others]).all())
+    return right / len(texts)
+
+
+class Towers(nn.Module):
+    """Both towers as one graph: unit vectors of pictures and texts, and the scale of logits."""
+
+    def __init__(self, clip: Any) -> None:
+        super().__init__()
+        self.clip = clip
+
+    def forward(self, images: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Images [B, 3, s, s] in [-1, 1] and ids [P, L] to [B, D], [P, D] and a number."""
+        clip = self.clip
+        seen = clip.visual_projection(clip.vision_model(images).pooler_output)
+        read = clip.text_projection(clip.text_model(ids).pooler_output)
+        scale = clip.logit_scale.exp().clamp(max=100)
+        return functional.normalize(seen, dim=-1), functional.normalize(read, dim=-1), scale
+
+
+def build_clip(recipe: Recipe, tokenizer: Any) -> Any:
+    """A CLIPModel for the lab's words and pictures."""
+    towers = {}
+    for name in ("vision", "text"):
+        settings = recipe[name]
+        towers[name] = {
+            "hidden_size": settings["hidden"],
+            "intermediate_size": 4 * settings["hidden"],
+            "num_hidden_layers": settings["layers"],
+            "num_attention_heads": settings["heads"],
+            "projection_dim": recipe["projection"],
+        }
+    towers["vision"] |= {"image_size": recipe["size"], "patch_size": recipe["vision"]["patch"]}
+    towers["text"] |= {
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": tokenizer.model_max_length,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    return CLIPModel(
+        CLIPConfig(
+            text_config=towers["text"],
+            vision_config=towers["vision"],
+            projection_dim=recipe["projection"],
+        )
+    )

@@ -1,0 +1,220 @@
+"""What the lab trains on: scenes rendered on the device, or encoded once into a bank.
+
+Everything is a function of (split, index), so a run that is stopped and resumed sees the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lab.networks import latent_side
+from lab.vocabulary import CaptionEncoder
+from pixalign.core.files import writing_whole
+from pixalign.scenes.render import render
+from pixalign.scenes.sample import CHUNK, SceneBatch, sample_scenes
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Scenes on the device: images float32 [B, 3, s, s] in [0, 1], masks and slots uint8 [B, s, s].
+
+    ``labels`` int64 [B, K] are the classes, -1 where there is none; a mask holds 1 + class, slots
+    1 + place in ``labels``. ``tints`` int64 [B, K] are places in COLOURS, and ``areas`` int64
+    [B, K] the pixels that each object would own if it stood alone.
+    """
+
+    images: Tensor
+    masks: Tensor
+    slots: Tensor
+    areas: Tensor
+    labels: Tensor
+    tints: Tensor
+    captions: tuple[str, ...]
+
+
+def rendered(batch: SceneBatch, size: int, device: str) -> Rendered:
+    """Draw sampled scenes at size x size."""
+    with torch.autocast(torch.device(device).type, enabled=False):  # colours keep their digits
+        drawn = render(batch, size=size, device=device)
+    labels, tints = (torch.as_tensor(x).long().to(device) for x in (batch.labels, batch.tints))
+    return Rendered(
+        drawn.images, drawn.masks, drawn.slots, drawn.areas, labels, tints, tuple(batch.captions)
+    )
+
+
+def scenes(
+    split: str, start: int, count: int, size: int, device: str, objects: int | None = None
+) -> Rendered:
+    """Scenes start .. start + count - 1 of a split."""
+    return rendered(sample_scenes(split, start, count, objects=objects), size, device)
+
+
+class Stream:
+    """Batch i of a split is its scenes i B .. (i + 1) B - 1; the next ones are sampled meanwhile.
+
+    ``workers`` processes sample ahead (0: one thread does); any order of asking is right, the
+    natural one is fast.
+    """
+
+    def __init__(
+        self,
+        split: str,
+        batch: int,
+        size: int,
+        device: str,
+        objects: int | None = None,
+        workers: int = 0,
+    ) -> None:
+        self.split, self.batch, self.size, self.device = split, batch, size, device
+        self.objects, self.ahead = objects, max(2, 2 * workers)
+        self.batches = -(-CHUNK // batch)  # of a block: scenes are drawn in whole chunks anyway
+        self._block: tuple[int, SceneBatch] | None = None
+        self._pool = _pool(workers)
+        self._waiting: deque[tuple[int, Future[SceneBatch]]] = deque()
+
+    def __getitem__(self, index: int) -> Rendered:
+        block, place = divmod(index, self.batches)
+        if self._block is None or self._block[0] != block:
+            self._block = (block, self._fetch(block))
+        part = self._block[1][place * self.batch : (place + 1) * self.batch]
+        return rendered(part, self.size, self.device)
+
+    def _fetch(self, block: int) -> SceneBatch:
+        while self._waiting and self._waiting[0][0] != block:
+            self._waiting.popleft()[1].cancel()
+        count = self.batch * self.batches
+        first = self._waiting[-1][0] + 1 if self._waiting else block
+        for later in range(first, block + self.ahead):
+            future = self._pool.submit(
+                sample_scenes, self.split, later * count, count, objects=self.objects
+            )
+            self._waiting.append((later, future))
+        return self._waiting.popleft()[1].result()
+
+    def close(self) -> None:
+        """Stop sampling ahead."""
+        self._waiting.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _pool(workers: int) -> Executor:
+    if workers:
+        # Not forked: the parent has threads and a CUDA context.
+        return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    return ThreadPoolExecutor(1)
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Encoded scenes on the device: scaled latents float16 [N, C, h, w], ids int16 [N, L]."""
+
+    latents: Tensor
+    ids: Tensor
+
+    def __len__(self) -> int:
+        return len(self.latents)
+
+
+def in_parts(function: Callable[[Tensor], Tensor], values: Tensor, size: int = 64) -> Tensor:
+    """The function of [B, ...] values, so many at once."""
+    parts = [function(values[i : i + size]) for i in range(0, len(values), size)]
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def encode(vae: Any, images: Tensor) -> Tensor:
+    """Scaled posterior means float32 [B, C, h, w] of images [B, 3, s, s] in [0, 1]."""
+    posterior = vae.encode(images * 2 - 1).latent_dist
+    latents: Tensor = posterior.mode().float() * vae.config.scaling_factor
+    return latents
+
+
+@torch.no_grad()
+def decode(vae: Any, latents: Tensor) -> Tensor:
+    """Images [B, 3, s, s] in [0, 1] of scaled latents."""
+    images: Tensor = vae.decode(latents / vae.config.scaling_factor).sample.float()
+    return (images / 2 + 0.5).clamp(0, 1)
+
+
+def build_bank(
+    vae: Any,
+    encoder: CaptionEncoder,
+    *,
+    start: int,
+    count: int,
+    size: int,
+    device: str,
+    batch: int = 1024,
+    workers: int = 0,
+) -> Bank:
+    """Encode train scenes start .. start + count - 1, as they are drawn at size x size."""
+    begun = time.monotonic()
+    side = latent_side(vae, size)
+    shape = (count, vae.config.latent_channels, side, side)
+    latents = torch.empty(shape, dtype=torch.float16, device=device)
+    ids = torch.empty(count, encoder.length, dtype=torch.int16, device=device)
+    draw = partial(sample_scenes, "train")
+    for first, last, sampled in sampled_ahead(draw, start, count, batch, workers):
+        drawn = rendered(sampled, size, device)
+        latents[first:last] = encode(vae, drawn.images).half()
+        ids[first:last] = encoder(drawn.captions).to(device, torch.int16)
+        done, seconds = last, time.monotonic() - begun
+        if done == count or (first // batch) % 20 == 0:
+            print(f"bank: {done}/{count} scenes in {seconds:.0f} s", flush=True)
+    return Bank(latents, ids)
+
+
+def kept_bank(
+    folder: Path | None, vae: Any, encoder: CaptionEncoder, *, device: str, **options: Any
+) -> Bank:
+    """`build_bank`, or what a folder keeps of an earlier call with the same VAE and options."""
+    if folder is None:
+        return build_bank(vae, encoder, device=device, **options)
+    weights = b"".join(tensor.float().cpu().numpy().tobytes() for tensor in vae.parameters())
+    named = {name: options[name] for name in ("start", "count", "size")}
+    key = hashlib.sha256(weights + json.dumps([named, vae.config.scaling_factor]).encode())
+    path = folder / f"bank-{key.hexdigest()[:16]}.pt"
+    if path.is_file():
+        return Bank(**torch.load(path, map_location=device, weights_only=True))
+    bank = build_bank(vae, encoder, device=device, **options)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_state({"latents": bank.latents, "ids": bank.ids}, path)
+    return bank
+
+
+def write_state(state: Mapping[str, Any], path: Path) -> None:
+    """torch.save, of which a kill leaves the old file whole."""
+    with writing_whole(path) as file:
+        torch.save(dict(state), file)
+
+
+Drawn = TypeVar("Drawn")
+
+
+def sampled_ahead(
+    draw: Callable[[int, int], Drawn], start: int, count: int, batch: int, workers: int
+) -> Iterator[tuple[int, int, Drawn]]:
+    """(first, last, what ``draw`` makes of a number and a count) in order, drawn ahead.
+
+    The last batch may be shorter.
+    """
+    with _pool(workers) as pool:
+        bounds = [(first, min(first + batch, count)) for first in range(0, count, batch)]
+        ahead, futures = max(2, 2 * workers), deque[Future[Drawn]]()
+        for index, (first, last) in enumerate(bounds):
+            for low, high in bounds[index + len(futures) : index + ahead]:
+                futures.append(pool.submit(draw, start + low, high - low))
+            yield first, last, futures.popleft().result()

@@ -1,0 +1,173 @@
+"""The denoiser of any family: the error of what it estimates, in noised latents under captions.
+
+It sees no mask, box or attention map: alignment must come from pictures and captions alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lab import evaluate as judge
+from lab.attention import GateScenes, gates, table
+from lab.data import Bank, kept_bank
+from lab.families import DENOISER, Family, restore
+from lab.loop import compiled
+from lab.networks import load_pipeline, load_vae, parameter_count, save_pipeline
+from lab.recipe import Recipe
+from lab.sheets import write_sheet
+from lab.vocabulary import CaptionEncoder, build_tokenizer
+from pixalign.backbones.load import wrap
+from pixalign.core.checks import check_choice
+from pixalign.diffusion.objectives import OBJECTIVES
+from pixalign.diffusion.schedule import Steps
+from pixalign.scenes.atlas import class_names, training_shares
+
+_TIMES = 1000  # points of the schedule at which training asks
+
+
+class DenoiserStage:
+    """Mean squared error of the family's objective."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        device: str,
+        family: Family,
+        vae: Path,
+        bank: dict[int, Bank] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """``bank`` keeps the encoded scenes, by their first index, for later runs of this process,
+        and ``folder`` for those of others."""
+        check_choice("timesteps", recipe["timesteps"], ("uniform", "logit-normal", "half"))
+        self.recipe, self.device, self.family = recipe, device, family
+        self.vae = load_vae(vae, device)
+        self.tokenizer = build_tokenizer()
+        self.encoder = CaptionEncoder(self.tokenizer)
+        self.banks = {} if bank is None else bank
+        self.folder = folder
+        torch.manual_seed(recipe["seed"])
+        self.parts = family.build(recipe, self.vae, self.tokenizer).to(device)
+        self.model: nn.Module = self.parts
+        denoiser: Any = self.parts[DENOISER]
+        if device.startswith("cuda"):
+            denoiser.to(memory_format=torch.channels_last)
+        self.network = compiled(denoiser, recipe, device)
+        self.backbone = wrap(self._pipeline(self.parts))
+        self.steps = _on(self.backbone.schedule.at_positions(torch.arange(_TIMES) / _TIMES), device)
+        self.target = OBJECTIVES[self.backbone.objective].target
+        self.gate_scenes = GateScenes.draw(
+            self.backbone, size=recipe["size"], device=device, **recipe["gates"]
+        )
+        sizes = ", ".join(
+            f"{k} {parameter_count(m) / 1e6:.2f} M" for k, m in self.parts.named_children()
+        )
+        print(f"{family.name}: {sizes} parameters", flush=True)
+
+    def bank(self, step: int) -> Bank:
+        """The scenes of this step; a new bank begins every ``refresh`` steps."""
+        settings = self.recipe["bank"]
+        generation = step // settings["refresh"] if settings["refresh"] else 0
+        start = settings["first"] + generation * settings["count"]
+        if start not in self.banks:
+            self.banks.clear()  # the old one's memory first
+            self.banks[start] = kept_bank(
+                self.folder,
+                self.vae,
+                self.encoder,
+                start=start,
+                count=settings["count"],
+                size=self.recipe["size"],
+                device=self.device,
+                batch=settings["batch"],
+                workers=self.recipe["workers"],
+            )
+        return self.banks[start]
+
+    def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """The mean squared error on this step's draws from the bank."""
+        bank, batch = self.bank(step), self.recipe["batch"]
+        draw: dict[str, Any] = {"generator": generator, "device": self.device}
+        rows = torch.randint(len(bank), (batch,), **draw)
+        latents, ids = bank.latents[rows].float(), bank.ids[rows].long()
+        noise = torch.randn(latents.shape, **draw)
+        steps = self.steps[self._times(batch, draw)]
+        text = self.family.encode(self.parts, ids)
+        noised = steps.noised(latents, noise)
+        output = self.backbone.forward(self.network, noised, steps.time, text)
+        return {"loss": functional.mse_loss(output.float(), self.target(latents, noise, steps))}
+
+    def _times(self, batch: int, draw: dict[str, Any]) -> Tensor:
+        """int64 [B] in 0..999."""
+        uniform = torch.randint(_TIMES, (batch,), **draw)
+        if self.recipe["timesteps"] == "uniform":
+            return uniform
+        normal = torch.randn(batch, **draw)
+        unit: Tensor = (
+            self.recipe["timestep_mean"] + self.recipe["timestep_std"] * normal
+        ).sigmoid()
+        times = (unit * _TIMES).long().clamp(0, _TIMES - 1)
+        if self.recipe["timesteps"] == "half":
+            times[::2] = uniform[::2]
+        return times
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, step: int, out: Path) -> dict[str, Any]:
+        """The alignment gates; sometimes also a sheet of samples."""
+        pipe = self._pipeline(model)
+        result = gates(wrap(pipe), self.gate_scenes)
+        print(table(result), flush=True)
+        if step % self.recipe["sheet_every"] == 0:
+            self._sheet(pipe, out / f"samples-{step:06d}.png")
+        return result
+
+    def _sheet(self, pipe: Any, path: Path) -> None:
+        """Sixteen single objects, frequent to rare, above sixteen pairs."""
+        names = class_names()
+        order = torch.as_tensor(training_shares()).argsort(descending=True).tolist()
+        chosen = [names[order[i * (len(order) - 1) // 15]] for i in range(16)]
+        pairs = [f"{a}, {b}" for a, b in zip(chosen, chosen[1:] + chosen[:1], strict=True)]
+        prompts = [f"a photo of {words}" for words in chosen + pairs]
+        images = judge.generate(pipe, prompts, seed=0, **self.recipe["sheet"])
+        write_sheet(images, path, columns=8)
+
+    def _pipeline(self, parts: Any) -> Any:
+        pipe = self.family.pipeline(parts, self.vae, self.tokenizer)
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    def adopt(self, model: Any, folder: Path) -> None:
+        """Take all of a saved pipeline of this recipe, and of another what the family can use."""
+        donor = load_pipeline(folder, self.device)
+        try:
+            if self._same_shapes(wrap(donor).denoiser):
+                restore(model, donor)
+            else:
+                self.family.inherit(model, donor)
+        except ValueError as error:
+            raise ValueError(f"{str(folder)!r} is no pipeline for this recipe: {error}") from error
+
+    def _same_shapes(self, other: nn.Module) -> bool:
+        mine, theirs = (network.state_dict() for network in (self.parts[DENOISER], other))
+        return {k: v.shape for k, v in mine.items()} == {k: v.shape for k, v in theirs.items()}
+
+    def export(self, model: Any, out: Path) -> None:
+        """Write the pipeline and a last sheet of samples."""
+        pipe = self._pipeline(model)
+        self._sheet(pipe, out / "samples.png")
+        save_pipeline(pipe, out / "pipeline")
+
+    def close(self) -> None:
+        """Nothing works in the background."""
+
+
+def _on(steps: Steps, device: str) -> Steps:
+    """Steps in float32 on a device."""
+    names = [field.name for field in dataclasses.fields(steps)]
+    return Steps(*(getattr(steps, name).float().to(device) for name in names))

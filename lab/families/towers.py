@@ -1,0 +1,87 @@
+"""Two CLIP text towers of one layer, as XL and 3 read them: the states before the last layer.
+
+With one layer these are the words and their places alone, which is what lets attention find the
+objects (see docs/lab.md); the layer serves the pooled vector. Both towers together begin with the
+words that sd1 has learnt, each with some of their numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from lab.families.base import Parts
+
+NAMES = ("text_encoder", "text_encoder_2")
+
+
+def build_towers(
+    widths: tuple[int, int], heads: int, tokenizer: Any, *, project_first: bool
+) -> dict[str, nn.Module]:
+    """Both towers; the first has a projection where ``project_first``, the second always."""
+    first = CLIPTextModelWithProjection if project_first else CLIPTextModel
+    kinds = (first, CLIPTextModelWithProjection)
+    towers = {}
+    for name, kind, width in zip(NAMES, kinds, widths, strict=True):
+        config = CLIPTextConfig(
+            vocab_size=len(tokenizer),
+            max_position_embeddings=tokenizer.model_max_length,
+            hidden_size=width,
+            projection_dim=width,
+            intermediate_size=width,
+            num_hidden_layers=1,
+            num_attention_heads=heads,
+            hidden_act="quick_gelu",
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        towers[name] = kind(config)
+    return towers
+
+
+def read_towers(parts: Parts, ids: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    """States [B, L, D + D'] side by side, and the pooled vectors of the towers that have one."""
+    first, second = (parts[name](ids, output_hidden_states=True) for name in NAMES)
+    states = torch.cat([first.hidden_states[-2], second.hidden_states[-2]], dim=-1)
+    return states, getattr(first, "text_embeds", None), second.text_embeds
+
+
+@torch.no_grad()
+def inherit_words(parts: Parts, donor: Any) -> None:
+    """Split what the donor's encoder without layers makes of each word and place.
+
+    It normalises their sum; the towers' states before the last layer are not normalised, so
+    words are normalised here, and places brought to the same measure.
+    """
+    tensors = dict(donor.state_dict())
+    words, places, gain, shift = (
+        next(tensor for name, tensor in tensors.items() if name.endswith(end))
+        for end in (
+            "token_embedding.weight", "position_embedding.weight", "final_layer_norm.weight",
+            "final_layer_norm.bias",
+        )
+    )  # fmt: skip
+    small = donor.config.layer_norm_eps
+    spread = (words.var(1, unbiased=False) + small).sqrt().mean()
+    found = {
+        "token_embedding.weight": layer_norm(words, words.shape[1:], gain, shift, small),
+        "position_embedding.weight": (places - places.mean(1, keepdim=True)) / spread * gain,
+    }
+    towers: list[Any] = [parts[name] for name in NAMES]
+    wide: int = sum(tower.config.hidden_size for tower in towers)
+    if wide != words.shape[1]:
+        raise ValueError(f"both towers are {wide} wide, the donor's words {words.shape[1]}")
+    begin = 0
+    for tower in towers:
+        own = tower.state_dict()
+        for end, values in found.items():
+            tensor = next(tensor for key, tensor in own.items() if key.endswith(end))
+            if values.shape[0] != tensor.shape[0]:
+                raise ValueError(f"the donor knows {len(values)} of them, not {len(tensor)}: {end}")
+            tensor.copy_(values[:, begin : begin + tensor.shape[1]])
+        begin += tensor.shape[1]

@@ -1,0 +1,129 @@
+"""Train a part of the lab: ``python -m pixalign.lab.train --family sd2 --out DIR``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lab.clip import ClipStage
+from lab.data import Bank
+from lab.denoiser import DenoiserStage
+from lab.families import FAMILIES
+from lab.loop import Loop, Stage, Watch
+from lab.recipe import DEFAULTS, complete, read_recipe
+from lab.stages import ClassifierStage, VaeStage
+from pixalign.backbones.load import resolve_device
+from pixalign.backbones.locations import EMBEDDED
+from pixalign.core.checks import check_choice
+
+NAMES = (*FAMILIES, "clip")
+
+
+def train(
+    family: str,
+    stage: str | None,
+    out: Path,
+    recipe: Mapping[str, Any],
+    *,
+    resume: Path | None = None,
+    minutes: float | None = None,
+    device: str = "cpu",
+    vae: Path | None = None,
+    bank: Path | None = None,
+    banks: dict[int, Bank] | None = None,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+    """Run a stage by a recipe merged over the defaults, and return its last figures.
+
+    Without a ``stage`` it is the family's denoiser, or the whole of "clip". It stops at the
+    recipe's last step or after ``minutes``, whichever is first, and can be resumed from
+    ``resume`` (a checkpoint or a run's folder) or begun from a pipeline. sd1's denoiser needs a
+    trained ``vae``; other families begin with the embedded model's VAE and words. Encoded scenes
+    are kept for other runs in the folder ``bank``, or in ``banks``; ``watch`` is told each
+    evaluation's step and figures.
+    """
+    begun = time.monotonic()
+    check_choice("family", family, NAMES)
+    stage = stage or ("clip" if family == "clip" else "denoiser")
+    if (family == "clip") != (stage == "clip"):
+        raise ValueError(f"stage is {stage!r}; the family {family!r} has another")
+    kind = FAMILIES.get(family)
+    settings = complete(stage, *([kind.recipe] if kind and stage == "denoiser" else []), recipe)
+    if device.startswith("cuda"):
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
+        torch.compiler.reset()  # graphs of an earlier run count against a limit
+    torch.manual_seed(settings["seed"])
+    part: Stage
+    if stage == "vae":
+        part = VaeStage(settings, device)
+    elif stage == "classifier":
+        part = ClassifierStage(settings, device)
+    elif kind is None:
+        part = ClipStage(settings, device)
+    else:
+        if family != "sd1":
+            vae, resume = vae or EMBEDDED, resume or EMBEDDED
+        if vae is None:
+            raise ValueError("the denoiser needs a trained VAE: pass its folder as vae")
+        part = DenoiserStage(settings, device, kind, vae, banks, bank)
+    loop = Loop(part, settings, out, device)
+    try:
+        if resume is not None:
+            loop.load(resume)
+        (out / "recipe.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        return loop.run(minutes, begun, watch)
+    finally:
+        part.close()
+
+
+def train_command(
+    family: str,
+    stage: str | None,
+    out: Path,
+    recipe: Path | None,
+    resume: Path | None,
+    minutes: float | None,
+    device: str,
+    vae: Path | None,
+    bank: Path | None,
+) -> None:
+    """What the shell calls: the recipe is a file, and "auto" is CUDA where there is one."""
+    device = str(resolve_device(device))
+    changes = read_recipe(recipe)
+    train(
+        family,
+        stage,
+        out,
+        changes,
+        resume=resume,
+        minutes=minutes,
+        device=device,
+        vae=vae,
+        bank=bank,
+    )
+
+
+def main() -> None:
+    """Parse the arguments of ``python -m pixalign.lab.train``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--family", default="sd1", choices=NAMES)
+    parser.add_argument("--stage", choices=tuple(DEFAULTS))
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--recipe", type=Path, help="a file of recipes/")
+    parser.add_argument("--resume", type=Path, help="a checkpoint, weights.pt or a run's folder")
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--vae", type=Path, help="the folder of a trained VAE")
+    parser.add_argument("--bank", type=Path, help="a folder that keeps encoded scenes")
+    train_command(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""What is decided before the network runs: texts, timesteps and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pixalign.backbones import Backbone
+from pixalign.config import AlignConfig
+from pixalign.core.values import Phrase, TextCondition
+from pixalign.diffusion.schedule import Schedule, Steps
+from pixalign.diffusion.timesteps import positions
+from pixalign.text.prompts import Classes, Prompt, as_phrases, canonical_order, locate, split
+
+
+@dataclass(frozen=True)
+class PromptPlan:
+    """The classes, the attention prompts that hold them, and each class's ELBO text."""
+
+    phrases: tuple[Phrase, ...]
+    prompts: tuple[Prompt, ...]
+    elbo_texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NoisedTimesteps:
+    """T timesteps and the noise float32 [T, C, h, w] with which they are visited."""
+
+    steps: Steps
+    noise: Tensor
+
+    @classmethod
+    def concatenate(cls, visits: Sequence[NoisedTimesteps]) -> NoisedTimesteps:
+        """One visit after the other."""
+        return cls(
+            Steps.concatenate([visit.steps for visit in visits]),
+            torch.cat([visit.noise for visit in visits]),
+        )
+
+    def at(self, places: Sequence[int]) -> NoisedTimesteps:
+        """Some of the timesteps, with their noise."""
+        if list(places) == list(range(len(self.steps))):
+            return self
+        index = torch.tensor(places)
+        return NoisedTimesteps(self.steps[index], self.noise[index.to(self.noise.device)])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some passes: noised latents and their noise [b, C, h, w], steps [b], texts [b].
+
+    ``text`` and ``image`` int64 [b], on the CPU, say whose passes these are.
+    """
+
+    z: Tensor
+    noise: Tensor
+    steps: Steps
+    texts: TextCondition
+    text: Tensor
+    image: Tensor
+
+
+@dataclass(frozen=True)
+class Passes:
+    """P texts, each shown with its image at the image's T timesteps: P * T forward passes.
+
+    ``latents`` [B, C, h, w]; ``owners`` int64 [P], ascending, says to which image a text
+    belongs; ``visit`` holds the B * T steps and noises, image by image.
+    """
+
+    latents: Tensor
+    texts: TextCondition
+    owners: Tensor
+    visit: NoisedTimesteps
+
+    @classmethod
+    def of_one(cls, latents: Tensor, texts: TextCondition, visit: NoisedTimesteps) -> Passes:
+        """All texts with one image [1, C, h, w]."""
+        return cls(latents, texts, torch.zeros(len(texts), dtype=torch.long), visit)
+
+    def __len__(self) -> int:
+        return len(self.texts) * self.steps_each
+
+    @property
+    def steps_each(self) -> int:
+        """T."""
+        return len(self.visit.steps) // len(self.latents)
+
+    def batch(self, first: int, last: int) -> Batch:
+        """Passes first .. last - 1: all steps of the first text, then of the second ...
+
+        Beyond the last pass it is repeated, to fill a batch of a given size.
+        """
+        index = torch.arange(first, last).clamp_max(len(self) - 1)
+        text = index // self.steps_each
+        image = self.owners[text]
+        place = image * self.steps_each + index % self.steps_each
+        device = self.latents.device
+        steps, noise = self.visit.steps[place], self.visit.noise[place.to(device)]
+        z = steps.noised(self.latents[image.to(device)], noise)
+        return Batch(z, noise, steps, self.texts[text.to(device)], text, image)
+
+
+def plan_prompts(
+    backbone: Backbone, classes: Classes, caption: str | None, config: AlignConfig
+) -> PromptPlan:
+    """Compose or search the prompts; every text is read whole or refused."""
+    phrases = as_phrases(classes)
+    if caption is None:
+        prompts = _composed(backbone, phrases, config)
+    else:
+        prompts = [_captioned(backbone, phrases, caption, config)]
+    texts = []
+    for phrase in phrases if config.calibrate else ():
+        words = Phrase(phrase.phrase if config.elbo_text == "phrase" else phrase.name)
+        texts.append(split([words], [0], config.template, backbone.fits)[0].text)
+    return PromptPlan(phrases, tuple(prompts), tuple(texts))
+
+
+def _composed(backbone: Backbone, phrases: tuple[Phrase, ...], config: AlignConfig) -> list[Prompt]:
+    given = config.prompt_order == "given"
+    order = list(range(len(phrases))) if given else canonical_order(phrases)
+    return split(phrases, order, config.template, backbone.fits, config.columns == "phrase")
+
+
+def _captioned(
+    backbone: Backbone, phrases: tuple[Phrase, ...], caption: str, config: AlignConfig
+) -> Prompt:
+    prompt = locate(phrases, caption, config.columns == "phrase")
+    if not backbone.fits(prompt.text):
+        raise ValueError(
+            f"the caption is longer than the model's text encoder reads: {caption!r}; "
+            "shorten it or leave it out"
+        )
+    return prompt
+
+
+def plan_timesteps(
+    schedule: Schedule, latents: Tensor, config: AlignConfig, own: torch.Generator
+) -> tuple[NoisedTimesteps, NoisedTimesteps | None]:
+    """The collecting visit, and the ELBO's if the maps are to be calibrated.
+
+    Noise is drawn first, for collecting and then for the ELBO, and random timesteps after it:
+    so collecting sees the same noise whether or not an ELBO follows.
+    """
+    shape = latents.shape[1:]
+    counts = (
+        [config.collect_count, config.elbo_count] if config.calibrate else [config.collect_count]
+    )
+    noise = [
+        torch.randn((count, *shape), generator=own, device=own.device, dtype=torch.float32)
+        for count in counts
+    ]
+
+    def steps(
+        strategy: str | None,
+        count: int,
+        bounds: tuple[float, float] | None,
+        indices: tuple[int, ...] | None,
+    ) -> Steps:
+        if indices is not None:
+            return schedule.at_indices(indices)
+        assert strategy is not None, "the config must be resolved"
+        return schedule.at_positions(positions(strategy, count, bounds, own))
+
+    collecting = steps(
+        config.collect_strategy, counts[0], config.collect_range, config.collect_timesteps
+    )
+    collect = NoisedTimesteps(collecting, noise[0].to(latents.device))
+    if not config.calibrate:
+        return collect, None
+    scoring = steps(config.elbo_strategy, counts[1], config.elbo_range, config.elbo_timesteps)
+    return collect, NoisedTimesteps(scoring, noise[1].to(latents.device))

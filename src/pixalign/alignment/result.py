@@ -1,0 +1,169 @@
+"""The result of an alignment: what a user looks at, thresholds and saves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from pixalign.alignment.calibrate import exponents
+from pixalign.config import AlignConfig
+from pixalign.core.files import make_folder, slug, write_json
+from pixalign.core.values import Phrase
+from pixalign.pictures import drawing as viz
+from pixalign.pictures.saving import mask_image, write_png
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """How strongly each pixel of an image belongs to each class. Arrays are NumPy's.
+
+    ``losses`` float32 [N, T] and ``elbo`` float32 [N] (NaN where nothing was calibrated),
+    ``scores`` float32 [N] in [gamma, 1], ``heatmaps`` float32 [N, H, W] in [0, 1] at the input
+    image's size. Everything is in the order in which the classes were given.
+    """
+
+    image: Image.Image
+    phrases: tuple[Phrase, ...]
+    losses: Floats
+    elbo: Floats
+    scores: Floats
+    heatmaps: Floats
+    config: AlignConfig
+    warnings: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return tuple(phrase.name for phrase in self.phrases)
+
+    @cached_property
+    def exponents(self) -> Floats:
+        """float32 [N]: the power that each map was raised to, 1 / scores unless centred."""
+        powers = exponents(torch.as_tensor(self.scores), bool(self.config.centred))
+        return powers.float().numpy()
+
+    def mask(self, threshold: float | None = None) -> NDArray[np.uint8] | NDArray[np.uint16]:
+        """Labels [H, W]: 0 where no heatmap reaches the threshold, else i for classes[i - 1].
+
+        uint8, or uint16 with more than 255 classes.
+        """
+        background = self.heatmaps.max(0) < np.float32(self._threshold(threshold))
+        labels = np.where(background, 0, self.heatmaps.argmax(0) + 1)
+        return labels.astype(np.uint8) if len(self.phrases) <= 255 else labels.astype(np.uint16)
+
+    def probs(self, threshold: float | None = None) -> Floats:
+        """Probabilities float32 [N + 1, H, W] that sum to 1; channel 0 is the background.
+
+        softmax([threshold, heatmaps] / temperature): the threshold is the background's logit,
+        so the most probable channel is the mask.
+        """
+        tau = np.float32(self._threshold(threshold))
+        # The mask counts a heatmap that equals the threshold as foreground.
+        tie = self.heatmaps.max(0) == tau
+        nudge = 1e-6 * self.config.temperature * tie
+        logits = np.concatenate([(tau - nudge)[None], self.heatmaps], dtype=np.float64)
+        logits -= logits.max(0)
+        weights = np.exp(logits / self.config.temperature)
+        probabilities: Floats = (weights / weights.sum(0)).astype(np.float32)
+        return probabilities
+
+    def shares(self, threshold: float | None = None) -> Floats:
+        """float32 [N + 1]: each label's share of the mask's pixels, background first."""
+        mask = self.mask(threshold)
+        counts = np.bincount(mask.ravel(), minlength=len(self.phrases) + 1)
+        return (counts / mask.size).astype(np.float32)
+
+    def overlay(self, threshold: float | None = None) -> Image.Image:
+        """The image with its mask in colours, and a legend with scores and pixel shares."""
+        shares = self.shares(threshold)
+        legend = [
+            f"{name}  {share:.0%}" + (f"  S={score:.2f}" if self.config.calibrate else "")
+            for name, share, score in zip(self.classes, shares[1:], self.scores, strict=True)
+        ]
+        return viz.overlay(self.image, self.mask(threshold), legend)
+
+    def to_dict(self, threshold: float | None = None) -> dict[str, Any]:
+        """Everything but the pixels, as JSON-able values."""
+        shares = self.shares(threshold)
+        rows = []
+        for index, phrase in enumerate(self.phrases):
+            elbo = float(self.elbo[index])
+            rows.append(
+                {
+                    "label": index + 1,
+                    "name": phrase.name,
+                    "phrase": phrase.phrase,
+                    "score": float(self.scores[index]),
+                    "exponent": float(self.exponents[index]),
+                    "elbo": elbo if np.isfinite(elbo) else None,
+                    "losses": self.losses[index].tolist(),
+                    "pixel_share": float(shares[index + 1]),
+                    "heatmap": self._heatmap_name(index),
+                }
+            )
+        return {
+            "image": {"width": self.image.width, "height": self.image.height},
+            "classes": rows,
+            "background_share": float(shares[0]),
+            "threshold": self._threshold(threshold),
+            "warnings": list(self.warnings),
+            "config": self.config.to_dict(),
+            **self.provenance,
+        }
+
+    def save(self, folder: str | os.PathLike[str], threshold: float | None = None) -> list[Path]:
+        """Write mask.png (indexed palette), heatmaps (8-bit grey), overlay.png, result.json.
+
+        Files of these names are replaced, and heatmaps that an earlier result.json there lists
+        are removed; nothing else in the folder is touched.
+        """
+        record, mask = self.to_dict(threshold), self.mask(threshold)
+        overlay = self.overlay(threshold)
+        target = make_folder(folder)
+        stale = _listed_heatmaps(target / "result.json")
+        written = [
+            write_png(target / "mask.png", mask_image(mask, viz.palette(len(self.phrases)))),
+            write_png(target / "overlay.png", overlay),
+        ]
+        for index, heatmap in enumerate(self.heatmaps):
+            grey = Image.fromarray(np.round(heatmap * 255).astype(np.uint8))
+            written.append(write_png(target / self._heatmap_name(index), grey))
+        written.append(write_json(target / "result.json", record))
+        for name in stale - {path.name for path in written}:
+            (target / name).unlink(missing_ok=True)
+        return written
+
+    def _threshold(self, threshold: float | None) -> float:
+        value = self.config.resolved().threshold if threshold is None else threshold
+        assert value is not None
+        if not 0 <= value <= 1:
+            raise ValueError(f"threshold is {value!r}; allowed: 0 to 1")
+        return float(value)
+
+    def _heatmap_name(self, index: int) -> str:
+        width = len(str(len(self.phrases)))
+        return f"heatmap_{index + 1:0{width}d}_{slug(self.classes[index])}.png"
+
+
+def _listed_heatmaps(path: Path) -> set[str]:
+    """The heatmap files that an earlier result.json of ours speaks of."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["classes"]
+        names = {str(row["heatmap"]) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {name for name in names if re.fullmatch(r"heatmap_\d+_[\w-]+\.png", name)}

@@ -1,0 +1,161 @@
+"""The two measurements of images that share a size: attention maps and semantic strengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from pixalign.alignment import elbo
+from pixalign.alignment.adaptive import expected_change, stages
+from pixalign.alignment.calibrate import alignment_scores, weighted_elbo
+from pixalign.alignment.collect import collect
+from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
+from pixalign.backbones import Backbone
+from pixalign.config import AlignConfig
+from pixalign.core.batching import BatchSize
+from pixalign.core.progress import Progress
+from pixalign.core.values import AttentionMaps, Scores
+
+
+def attention_maps(
+    backbone: Backbone,
+    latents: Tensor,
+    words: Sequence[PromptPlan],
+    visits: Sequence[NoisedTimesteps],
+    config: AlignConfig,
+    batch_size: BatchSize,
+    progress: Progress,
+) -> list[AttentionMaps]:
+    """Each image's attention under its prompts, at its visit: latents [B, C, h, w]."""
+    prompts = [prompt for word in words for prompt in word.prompts]
+    texts = backbone.encode_text([prompt.text for prompt in prompts])
+    length = texts.embeds.shape[1]
+    owners = [image for image, word in enumerate(words) for _ in word.prompts]
+    return collect(
+        backbone,
+        Passes(latents, texts, torch.tensor(owners), NoisedTimesteps.concatenate(visits)),
+        [backbone.token_spans(prompt, length, config.text_encoders) for prompt in prompts],
+        self_attention=config.self_attention,
+        image_only_attention=config.image_only_attention,
+        batch_size=batch_size,
+        progress=progress,
+    )
+
+
+class _Texts:
+    """The ELBO texts of some images' classes, encoded once.
+
+    Equal texts of an image share one row, so their losses are equal to the last bit.
+    """
+
+    def __init__(
+        self, backbone: Backbone, words: Sequence[PromptPlan], device: torch.device
+    ) -> None:
+        self.backbone, self.words = backbone, words
+        self.rows = [
+            (image, text) for image, word in enumerate(words) for text in _distinct(word.elbo_texts)
+        ]
+        distinct = _distinct(text for _, text in self.rows)
+        place = torch.tensor([distinct.index(text) for _, text in self.rows])
+        self.encoded = backbone.encode_text(distinct)[place.to(device)]
+
+    def losses(
+        self,
+        latents: Tensor,
+        images: Sequence[int],
+        visits: Sequence[NoisedTimesteps],
+        batch_size: BatchSize,
+        progress: Progress,
+    ) -> list[Tensor]:
+        """Losses float32 [N, T] of some of the images [B, C, h, w], each at its visit."""
+        kept = [row for row, (image, _) in enumerate(self.rows) if image in images]
+        owners = torch.tensor([images.index(self.rows[row][0]) for row in kept])
+        texts = self.encoded[torch.tensor(kept).to(latents.device)]
+        chosen = latents[torch.tensor(images).to(latents.device)]
+        passes = Passes(chosen, texts, owners, NoisedTimesteps.concatenate(visits))
+        found = elbo.losses(self.backbone, passes, batch_size, progress)
+        place = {self.rows[row]: index for index, row in enumerate(kept)}
+        return [
+            found[[place[image, text] for text in self.words[image].elbo_texts]] for image in images
+        ]
+
+
+def class_losses(
+    backbone: Backbone,
+    latents: Tensor,
+    words: Sequence[PromptPlan],
+    visits: Sequence[NoisedTimesteps],
+    batch_size: BatchSize,
+    progress: Progress,
+) -> list[Tensor]:
+    """Each image's losses float32 [N, T] under the ELBO texts of its classes."""
+    texts = _Texts(backbone, words, latents.device)
+    return texts.losses(latents, range(len(words)), visits, batch_size, progress)
+
+
+def class_scores(
+    backbone: Backbone,
+    latents: Tensor,
+    words: Sequence[PromptPlan],
+    visits: Sequence[NoisedTimesteps],
+    config: AlignConfig,
+    batch_size: BatchSize,
+    progress: Progress,
+) -> list[Scores]:
+    """Each image's scores: losses, their weighted mean, S.
+
+    Under a tolerance the timesteps are visited in stages, and each image leaves when more of them
+    would hardly change its exponents; the others go on together.
+    """
+    gamma, centred, tolerance = config.gamma, bool(config.centred), config.elbo_tolerance
+    assert gamma is not None, "the config must be resolved"
+    weights = [v.steps.weights(config.elbo_weighting, backbone.objective) for v in visits]
+    count = len(visits[0].steps)
+    plan = [list(range(count))] if tolerance is None else stages(count, config.elbo_stage)
+    seen: list[list[int]] = [[] for _ in words]
+    found: list[list[Tensor]] = [[] for _ in words]
+    texts = _Texts(backbone, words, latents.device)
+    open_ = list(range(len(words)))
+    for stage in plan:
+        here = [visits[image].at(stage) for image in open_]
+        parts = texts.losses(latents, open_, here, batch_size, progress)
+        for image, part in zip(open_, parts, strict=True):
+            seen[image] += stage
+            found[image].append(part)
+        if tolerance is not None:
+            open_ = [
+                image
+                for image in open_
+                if expected_change(
+                    torch.cat(found[image], 1), weights[image][seen[image]], gamma, centred
+                )
+                >= tolerance
+            ]
+        if not open_:
+            break
+    return [
+        _scores(torch.cat(parts, 1), places, weight, visit, gamma)
+        for parts, places, weight, visit in zip(found, seen, weights, visits, strict=True)
+    ]
+
+
+def _scores(
+    losses: Tensor, places: list[int], weights: Tensor, visit: NoisedTimesteps, gamma: float
+) -> Scores:
+    """Scores of losses [N, T] at some places of a visit, put into its order."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    at = [places[index] for index in order]
+    own = losses[:, order]
+    bounds = weighted_elbo(own, weights[at] / weights[at].sum())
+    return Scores(
+        losses=own,
+        elbo=bounds.float(),
+        scores=alignment_scores(bounds, gamma),
+        timesteps=tuple(visit.steps.time[at].tolist()),
+    )
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))

@@ -1,0 +1,211 @@
+"""Word maps of any running pipeline.
+
+``with capture(pipe, ["dog"]) as maps: pipe("a dog on a sofa")``
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pixalign.attention import AttentionReader, network_input, text_layers
+from pixalign.attention.layers import CrossWeights, combine_layers
+from pixalign.backbones import Backbone, wrap
+from pixalign.core.maps import minmax, resize
+from pixalign.core.values import Phrase, Size, TokenSpans
+from pixalign.text.prompts import as_phrases, find
+from pixalign.text.streams import TextStream
+
+
+class WordMaps:
+    """Cross-attention of some words at every denoising step of the last pipeline call.
+
+    ``maps["dog"]`` is float32 [steps, images, h, w] on the CPU: the weighted mean over layers
+    of head-mean attention to the word's tokens. A second call inside the block starts anew.
+    """
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+        self.timesteps: list[float] = []
+        self._steps: list[Tensor] = []  # [images, words, h, w] each
+        self._why_none = "call the pipeline inside the block first"
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, word: str) -> Tensor:
+        if word not in self.words:
+            raise KeyError(f"{word!r} was not captured; captured are {', '.join(self.words)}")
+        return self.steps[:, :, self.words.index(word)]
+
+    @property
+    def steps(self) -> Tensor:
+        """float32 [steps, images, words, h, w]."""
+        if not self._steps:
+            raise ValueError(f"nothing captured: {self._why_none}")
+        return torch.stack(self._steps)
+
+    def heatmaps(self, size: Size | None = None) -> Tensor:
+        """float32 [images, words, H, W] in [0, 1]: mean over the steps, resized, min-max."""
+        mean = self.steps.mean(0)
+        return minmax(resize(mean, size) if size else mean, (2, 3))
+
+    def _begin(self) -> None:
+        self.timesteps, self._steps = [], []
+
+    def _add(self, timestep: float, maps: Tensor) -> None:
+        self.timesteps.append(timestep)
+        self._steps.append(maps.float().cpu())
+
+
+@contextmanager
+def capture(
+    pipe: Any,
+    words: Sequence[str],
+    prompt: str | Sequence[str] | None = None,
+    *,
+    cross_weights: CrossWeights = "resolution",
+) -> Iterator[WordMaps]:
+    """Record the maps of ``words`` while ``pipe`` is called inside the block.
+
+    Works with text-to-image and image-to-image calls, batches, with and without guidance; only
+    the conditional half is read. The prompt is read from the call; when only embeddings are
+    passed, give it here. A word that one prompt of a batch lacks has a map of zeros there; one
+    that all lack is an error. The pipeline's results do not change by a bit (unless it is
+    compiled: then it runs uncompiled meanwhile), and it is as before when the block ends, also
+    by an error.
+    """
+    recorder = _Recorder(wrap(pipe), as_phrases(words), prompt, cross_weights)
+    with recorder.attached():
+        yield recorder.maps
+
+
+class _Recorder:
+    """Listens to the pipeline's prompt, its denoiser and its attention layers."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        words: tuple[Phrase, ...],
+        prompt: str | Sequence[str] | None,
+        cross_weights: CrossWeights,
+    ) -> None:
+        self.backbone = backbone
+        self.words = words
+        self.prompt = prompt
+        self.cross_weights = cross_weights
+        self.maps = WordMaps(tuple(word.name for word in words))
+        self.sites = tuple(site for site in backbone.sites if site.reads_text)
+        self.reader = AttentionReader(self.sites)
+        self.columns: Tensor | None = None  # [images, L, words]
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        pipe, denoiser = self.backbone.pipe, self.backbone.denoiser
+        shadowed = "encode_prompt" in vars(pipe)
+        original = pipe.encode_prompt
+        with ExitStack() as undo:
+            pipe.encode_prompt = self._listening(original)
+            if shadowed:
+                undo.callback(setattr, pipe, "encode_prompt", original)
+            else:
+                undo.callback(delattr, pipe, "encode_prompt")
+            before = denoiser.register_forward_pre_hook(self._before, with_kwargs=True)
+            undo.callback(before.remove)
+            after = denoiser.register_forward_hook(self._after, with_kwargs=True)
+            undo.callback(after.remove)
+            undo.enter_context(self.reader.attached(denoiser))
+            yield
+
+    def _listening(self, encode_prompt: Any) -> Any:
+        signature = inspect.signature(encode_prompt)
+
+        def encode_and_listen(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            prompts = self._prompts(given.arguments)
+            encoded = encode_prompt(*args, **kwargs)
+            self._start(prompts, encoded[0], given.arguments.get("prompt") is not None)
+            return encoded
+
+        return encode_and_listen
+
+    def _prompts(self, arguments: dict[str, Any]) -> list[str]:
+        prompt = arguments.get("prompt")
+        if prompt is None:
+            prompt = self.prompt
+        if prompt is None:
+            raise ValueError(
+                "only embeddings were passed; tell capture(..., prompt=...) their text"
+            )
+        for name in ("prompt_2", "prompt_3"):
+            if arguments.get(name) not in (None, prompt):
+                raise ValueError(f"capture reads one prompt; leave {name} out")
+        return [prompt] if isinstance(prompt, str) else list(prompt)
+
+    def _start(self, prompts: list[str], embeds: Tensor, encoded_now: bool) -> None:
+        """Find the words in the prompts; images of one prompt follow each other."""
+        images, length = embeds.shape[:2]
+        streams = [s for s in self.backbone.streams if s.loaded or not encoded_now]
+        if images % len(prompts):
+            raise ValueError(f"{len(prompts)} prompts do not match {images} embeddings")
+        matrices = [self._matrix(prompt, length, streams) for prompt in prompts]
+        found = torch.stack(matrices).sum((0, 1))
+        for word, weight in zip(self.words, found.tolist(), strict=True):
+            if not weight:
+                raise ValueError(
+                    f"word {word.name!r} does not occur on its own in {prompts!r}, as far as "
+                    "the model reads"
+                )
+        self.columns = torch.stack(matrices).repeat_interleave(images // len(prompts), 0)
+        self.maps._begin()
+
+    def _matrix(self, text: str, length: int, streams: list[TextStream]) -> Tensor:
+        """[length, words] averaging matrix of one prompt, zeros for words it lacks."""
+        prompt = find(self.words, text)
+        columns = self.backbone.columns(prompt, length, streams)
+        read = [place for place, found in enumerate(columns) if found]
+        spans = TokenSpans(
+            prompt=prompt.text,
+            classes=tuple(prompt.classes[place] for place in read),
+            columns=tuple(columns[place] for place in read),
+            length=length,
+        )
+        return spans.averaging_matrix(len(self.words))
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Choose the rows to read: all, or the conditional half behind the unconditional one."""
+        batch = len(network_input(args, kwargs))
+        self.reader.columns = None
+        if self.columns is None:
+            self.maps._why_none = "this pipeline does not pass its prompt through encode_prompt"
+            return
+        images = len(self.columns)
+        guided = getattr(self.backbone.pipe, "do_classifier_free_guidance", batch == 2 * images)
+        if batch == images * (2 if guided else 1):
+            self.reader.columns = self.columns.to(self.backbone.device)
+            self.reader.rows = slice(batch - images, None)
+        else:
+            self.maps._why_none = (
+                f"the network ran {batch} images at once where {images}, or twice that with "
+                "guidance, were expected; this kind of guidance is not known"
+            )
+
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        cross = self.reader.cross
+        if self.reader.columns is None or len(cross) != len(self.sites):
+            return  # an auxiliary pass, such as skip-layer guidance
+        timestep = args[1] if len(args) > 1 else kwargs["timestep"]
+        combined = combine_layers(
+            [cross[site] for site in self.sites],  # [images, words, h, w] each
+            text_layers(self.sites),
+            self.cross_weights,
+        )
+        self.maps._add(float(torch.as_tensor(timestep).flatten()[0]), combined)

@@ -1,0 +1,122 @@
+"""AEP, attribute-enriched prompts: images/, annotations/ and phrases.json, 38 classes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pixalign.bench.datasets.files import (
+    FileDataset,
+    MaskDataset,
+    Place,
+    files_in,
+    paired,
+    read_labels,
+    shortened,
+)
+from pixalign.bench.datasets.sample import class_list
+from pixalign.core.files import write_json
+
+SPLITS = ("all",)
+PLACE = Place(
+    ("aep", "."),
+    ("images", "annotations", "phrases.json"),
+    hint="pixalign.bench.datasets.aep.convert_aep makes phrases.json from the released prompts.pkl",
+)
+_SHAPE = 'allowed: {image: {"subject": [class, ...], "phrase": [words, ...]}}, equally long'
+
+
+def open_aep(home: Path, split: str) -> FileDataset:
+    """All pictures, each with the phrases of those of its subjects that are classes."""
+    images, masks = home / "images", home / "annotations"
+    pictures, truths = files_in(images, (".png",)), files_in(masks, ("_gt.png",))
+    keys = paired(pictures, truths, (images, masks))
+    classes = class_list("aep")
+    return MaskDataset(
+        name="aep",
+        split=split,
+        classes=classes,
+        keys=keys,
+        masks_from="annotations",
+        images=pictures,
+        phrases=read_phrases(home / "phrases.json", keys),
+        masks=truths,
+        read=partial(read_labels, classes=len(classes)),
+    )
+
+
+def read_phrases(path: Path, keys: Iterable[str]) -> dict[str, dict[int, str]]:
+    """{key: {class: phrase}}; an image without an entry or without any class is refused."""
+    try:
+        entries = _plain(json.loads(path.read_text(encoding="utf-8")), path)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
+    by_key = {image.removesuffix(".png"): entry for image, entry in entries.items()}
+    missing = [key for key in keys if key not in by_key]
+    if missing:
+        raise ValueError(f"{str(path)!r} has no phrases of {shortened(missing)}")
+    number = {name: index for index, name in enumerate(class_list("aep"))}
+    phrases = {}
+    for key in keys:
+        subjects, words = by_key[key]["subject"], by_key[key]["phrase"]
+        known = [(number[s], w) for s, w in zip(subjects, words, strict=True) if s in number]
+        phrases[key] = dict(reversed(known))  # of a subject that stands twice, the first phrase
+        if not phrases[key]:
+            raise ValueError(
+                f"{str(path)!r} gives {key} the subjects {subjects}, none of which is a class"
+            )
+    return phrases
+
+
+def convert_aep(pickle_path: str | os.PathLike[str], json_path: str | os.PathLike[str]) -> Path:
+    """Write the released pickle of phrases as JSON, without running anything that it may hold."""
+    path = Path(pickle_path)
+    try:
+        content = _PlainUnpickler(io.BytesIO(path.read_bytes()), path).load()
+    except (pickle.UnpicklingError, EOFError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{str(path)!r} is no pickle of phrases: {error}") from error
+    return write_json(Path(json_path), _plain(content, path))
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds lists, dicts, tuples, sets, strings and numbers; looks up nothing else."""
+
+    def __init__(self, file: io.BytesIO, path: Path) -> None:
+        super().__init__(file)
+        self.path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Old pickles name even sets; every other name is refused."""
+        if module in ("builtins", "__builtin__") and name in ("set", "frozenset"):
+            return {"set": set, "frozenset": frozenset}[name]
+        raise ValueError(
+            f"{str(self.path)!r} asks for {module}.{name}; allowed: lists, dicts, tuples, sets, "
+            "strings and integers"
+        )
+
+
+def _plain(content: Any, path: Path) -> dict[str, dict[str, list[str]]]:
+    """The phrases as JSON has them; anything else is refused by name."""
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{str(path)!r} holds a {type(content).__name__}; {_SHAPE}")
+    entries = {}
+    for image, entry in content.items():
+        if not isinstance(image, str | int) or not isinstance(entry, Mapping):
+            found = f"{image!r}: a {type(entry).__name__}"
+            raise ValueError(f"{str(path)!r} holds {found}; {_SHAPE}")
+        lists = {name: entry.get(name) for name in ("subject", "phrase")}
+        for name, items in lists.items():
+            if not isinstance(items, list | tuple) or not all(isinstance(i, str) for i in items):
+                raise ValueError(f"{str(path)!r} has the {name} {items!r} of {image!r}; {_SHAPE}")
+        plain = {name: list(items or ()) for name, items in lists.items()}
+        if len(plain["subject"]) != len(plain["phrase"]):
+            lengths = f"{len(plain['subject'])} subjects and {len(plain['phrase'])} phrases"
+            raise ValueError(f"{str(path)!r} has {lengths} of {image!r}; {_SHAPE}")
+        entries[str(image)] = plain
+    return entries

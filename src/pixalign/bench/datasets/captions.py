@@ -1,0 +1,238 @@
+"""How often captions name each class: counted from files, kept as JSON."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import re
+import unicodedata
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pixalign.bench.datasets.files import bench_module
+from pixalign.bench.datasets.names import aliases_of
+from pixalign.bench.datasets.plurals import forms_of
+from pixalign.core.checks import check_choice
+from pixalign.core.files import write_json
+from pixalign.core.progress import Progress
+from pixalign.text.prompts import as_phrases
+
+COLUMNS = ("caption", "TEXT", "text")
+FORMATS = (".txt", ".csv", ".tsv", ".txt.gz", ".csv.gz", ".tsv.gz", ".parquet")
+_BATCH = 8192  # captions between two moves of the progress bar
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_GAP = r"[\s-]++"  # between the words of a name: "hot dog", "hot-dog"
+
+Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def count_captions(
+    paths: Files,
+    classes: Sequence[str],
+    plurals: Mapping[str, str] | None = None,
+    *,
+    column: str | None = None,
+    progress: bool = False,
+) -> dict[str, int]:
+    """In how many captions of the files each class stands, as whole words in any case.
+
+    A caption counts once for a class, by its name or a plural (``plurals`` gives those that the
+    rules do not know), or by another word for it in classes/aliases.json. A name counts only where
+    it is not inside a longer one of the list: "hot dog" is no dog, "hot dog, dog" is both. Files
+    are .txt (a caption a line), .csv or .tsv (with a header; the latter without quotes), each also
+    as .gz, and .parquet; their captions are in ``column``, else in the first of `COLUMNS` that is
+    there. None is read as a whole.
+    """
+    names = [phrase.name for phrase in as_phrases(classes)]
+    match = Matcher.of(names, plurals or {})
+    counts = [0] * len(names)
+    files = [_known(path) for path in _listed(paths)]
+    with Progress(0, "count captions", progress, "caption") as bar:
+        for path, kind in files:
+            number = 0
+            for number, caption in enumerate(_captions(path, kind, column), 1):
+                for index in match(caption):
+                    counts[index] += 1
+                if not number % _BATCH:
+                    bar.advance(_BATCH)
+            bar.advance(number % _BATCH)
+    return dict(zip(names, counts, strict=True))
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """Finds the classes of a caption; ``owners`` are the classes of each written form."""
+
+    pattern: re.Pattern[str]
+    owners: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, names: Sequence[str], plurals: Mapping[str, str]) -> Matcher:
+        """One regular expression for all names, their plurals and their aliases."""
+        for name in plurals:
+            check_choice("a name in plurals", name, names)
+        owners: dict[str, tuple[int, ...]] = {}
+        others = aliases_of([_plain(name) for name in names])
+        for index, name in enumerate(names):
+            forms = (name, plurals[name]) if name in plurals else forms_of(_plain(name))
+            forms += tuple(form for other in others[index] for form in forms_of(other))
+            for form in dict.fromkeys(_plain(form) for form in forms):
+                owners[form] = (*owners.get(form, ()), index)
+        tree: dict[str, Any] = {}
+        for form in owners:
+            node = tree
+            for letter in form:
+                node = node.setdefault(letter, {})
+            node[""] = {}
+        # Looks ahead, so that a match does not hide those that begin inside it.
+        return cls(re.compile(rf"(?<!\w)(?=({_branches(tree)})(?!\w))"), owners)
+
+    def __call__(self, caption: str) -> set[int]:
+        """The classes that the caption names."""
+        if not caption.isascii():
+            caption = unicodedata.normalize("NFC", caption)
+        found: set[int] = set()
+        reach = 0
+        for match in self.pattern.finditer(caption.lower()):
+            if match.end(1) > reach:  # else it lies inside a longer name
+                reach = match.end(1)
+                form = match[1]
+                found.update(self.owners.get(form) or self.owners[_plain(form)])
+        return found
+
+
+def _plain(text: str) -> str:
+    """Lower case, with single spaces for gaps and hyphens."""
+    return " ".join(re.split(_GAP, unicodedata.normalize("NFC", text).lower().strip()))
+
+
+def _branches(node: Mapping[str, Any]) -> str:
+    """A tree of letters as a pattern that tries the longest way first and each letter once."""
+    ways = [
+        (_GAP if letter == " " else re.escape(letter)) + _branches(rest)
+        for letter, rest in node.items()
+        if letter
+    ]
+    if not ways:
+        return ""
+    if len(ways) == 1 and "" not in node:
+        return ways[0]
+    return f"(?:{'|'.join(ways)})" + ("?" if "" in node else "")
+
+
+def _listed(paths: Files) -> list[Path]:
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    listed = [Path(path) for path in paths]
+    if not listed:
+        raise ValueError("there are 0 files of captions; allowed: 1 or more")
+    return listed
+
+
+def _known(path: Path) -> tuple[Path, str]:
+    """A file and its format; a missing one and an unknown format are errors."""
+    if not path.is_file():
+        what = "a folder" if path.exists() else "missing"
+        raise FileNotFoundError(f"caption file {str(path)!r} is {what}")
+    kinds = [kind for kind in FORMATS if path.name.lower().endswith(kind)]
+    if not kinds:
+        options = ", ".join(FORMATS)
+        raise ValueError(f"caption file {str(path)!r} ends in {path.suffix!r}; allowed: {options}")
+    return path, kinds[0]
+
+
+def _captions(path: Path, kind: str, column: str | None) -> Iterator[str]:
+    """The captions of one file, one after the other."""
+    if kind == ".parquet":
+        yield from _parquet(path, column)
+        return
+    plain = kind.removesuffix(".gz")
+    opened: Any = gzip.open if kind.endswith(".gz") else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
+            yield from file if plain == ".txt" else _table(file, path, plain, column)
+    except (gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
+        raise ValueError(f"caption file {str(path)!r} is damaged: {error}") from error
+
+
+def _table(file: IO[str], path: Path, kind: str, column: str | None) -> Iterator[str]:
+    quoting: Any = csv.QUOTE_NONE if kind == ".tsv" else csv.QUOTE_MINIMAL
+    rows = csv.reader(file, delimiter=_DELIMITERS[kind], quoting=quoting)
+    header = next(rows, [])
+    place = header.index(_column(header, path, column))
+    for row in rows:
+        if len(row) > place:
+            yield row[place]
+
+
+def _parquet(path: Path, column: str | None) -> Iterator[str]:
+    parquet = bench_module("pyarrow.parquet", path)
+    arrow = bench_module("pyarrow", path)
+    try:
+        with parquet.ParquetFile(path) as file:
+            name = _column(file.schema_arrow.names, path, column)
+            for batch in file.iter_batches(_BATCH, columns=[name]):
+                yield from (caption for caption in batch.column(0).to_pylist() if caption)
+    except arrow.ArrowException as error:
+        raise ValueError(f"caption file {str(path)!r} is damaged: {error}") from error
+
+
+def _column(names: Sequence[str], path: Path, column: str | None) -> str:
+    wanted = COLUMNS if column is None else (column,)
+    for name in wanted:
+        if name in names:
+            return name
+    options = ", ".join(repr(name) for name in names)
+    raise ValueError(
+        f"caption file {str(path)!r} has no column {' or '.join(wanted)}; allowed: {options}"
+    )
+
+
+def save_counts(path: str | os.PathLike[str], counts: Mapping[str, int]) -> Path:
+    """Write counts as JSON {name: count}, whole or not at all."""
+    return write_json(Path(path), counts)
+
+
+def load_counts(path: str | os.PathLike[str], classes: Sequence[str]) -> dict[str, int]:
+    """The count of each class from JSON {name: count}; classes without one are an error.
+
+    A name is looked up in any case, else as its plural or singular: public tables hold singulars
+    only. The same holds for its aliases; of several words for a class the most frequent counts.
+    """
+    path = Path(path)
+    table = _read_table(path)
+    plain = [_plain(name) for name in classes]
+    counts, missing = {}, []
+    for name, own, others in zip(classes, plain, aliases_of(plain), strict=True):
+        first = [next(filter(table.__contains__, forms_of(word)), None) for word in (own, *others)]
+        known = [table[form] for form in first if form is not None]
+        if known:
+            counts[name] = max(known)
+        else:
+            missing.append(f"{name} (or {', '.join(others)})" if others else name)
+    if missing:
+        raise ValueError(
+            f"{str(path)!r} has no count of {'; '.join(missing)}. Add a line for each of them to a "
+            "copy of the file, or count captions with `pixalign bench count`, which lists them all"
+        )
+    return counts
+
+
+def _read_table(path: Path) -> dict[str, int]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{str(path)!r} holds a {type(content).__name__}; allowed: name, count")
+    for name, count in content.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ValueError(
+                f"{str(path)!r} has the count {count!r} of {name!r}; allowed: integers from 0"
+            )
+    return {_plain(name): count for name, count in content.items()}

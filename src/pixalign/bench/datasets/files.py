@@ -1,0 +1,258 @@
+"""Datasets in folders: where they stand, which files they list, and masks as labels."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pixalign.bench.datasets.sample import Dataset, Sample
+from pixalign.bench.metrics import IGNORE
+from pixalign.core.values import Size
+from pixalign.pictures.reading import read_image
+
+PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+_NAMED = 3  # how many of several problems are named
+_LEVELS = 4  # how far above a root its dataset is looked for
+_ORIENTATION = 0x0112  # the tag of a picture that is stored turned
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a layout stands below a root: in the first of ``homes`` that holds all ``parts``."""
+
+    homes: tuple[str, ...]
+    parts: tuple[str, ...]
+    hint: str = ""  # how a missing part is made
+
+    @property
+    def wanted(self) -> str:
+        """What a root must hold, in words."""
+        parts = ", ".join(self.parts)
+        return " or ".join(parts if home == "." else home for home in self.homes)
+
+    def home(self, root: Path) -> Path | None:
+        """The folder of the layout, if it stands below this root."""
+        for home in self.homes:
+            if all((root / home / part).exists() for part in self.parts):
+                return root / home
+        return None
+
+    def find(self, root: Path) -> Path:
+        """The folder of the layout, else an error that says what is wrong with the root."""
+        check_root(root)
+        home = self.home(root)
+        if home is None:
+            raise FileNotFoundError(self._problem(root))
+        return home
+
+    def _problem(self, root: Path) -> str:
+        here = root.resolve()
+        for parent in here.parents[:_LEVELS]:
+            home = self.home(parent)
+            if home is not None and (here == home or here in home.parents or home in here.parents):
+                return f"root {str(root)!r} is inside the dataset; give {str(parent)!r} instead"
+        for child in _folders(root):
+            if self.home(child) is not None:
+                return f"the dataset is one level deeper than {str(root)!r}; give {str(child)!r}"
+        for folder in (root / home for home in self.homes):
+            lacking = [part for part in self.parts if not (folder / part).exists()]
+            if (folder != root and folder.is_dir()) or len(lacking) < len(self.parts):
+                hint = f"; {self.hint}" if self.hint else ""
+                missing = ", ".join(lacking)
+                return f"no {missing} below {str(folder)!r}; found: {_contents(folder)}{hint}"
+        return f"no {self.wanted} below {str(root)!r}; found: {_contents(root)}"
+
+
+def check_root(root: Path) -> None:
+    """Raise a FileNotFoundError unless the root is a folder."""
+    if not root.is_dir():
+        what = "a file" if root.exists() else "missing"
+        raise FileNotFoundError(f"root {str(root)!r} is {what}; name a folder")
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir())
+
+
+def _contents(folder: Path) -> str:
+    """The first entries of a folder, in words."""
+    return shortened(sorted(entry.name for entry in os.scandir(folder)), 8) or "nothing"
+
+
+def shortened(items: Sequence[str], named: int = _NAMED) -> str:
+    """ "a, b, c and 5 more"."""
+    more = f" and {len(items) - named} more" if len(items) > named else ""
+    return ", ".join(items[:named]) + more
+
+
+def files_in(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
+    """The files of a folder that end so, by their names without the ending, sorted."""
+    found: dict[str, Path] = {}
+    for name in sorted(entry.name for entry in os.scandir(folder)):
+        for suffix in suffixes:
+            if name.lower().endswith(suffix.lower()) and not name.startswith("."):
+                stem = name[: -len(suffix)]
+                if stem in found:
+                    raise ValueError(
+                        f"{str(folder)!r} holds both {found[stem].name} and {name}; allowed: one "
+                        "file of each name"
+                    )
+                found[stem] = folder / name
+    return dict(sorted(found.items()))
+
+
+def read_list(path: Path) -> tuple[str, ...]:
+    """The names in a list of images: each line's first word, without folders and ending."""
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    names = [Path(line.split()[0]).stem for line in lines if line.strip()]
+    doubles = [name for name, count in Counter(names).items() if count > 1]
+    if not names or doubles:
+        what = f"names {shortened(doubles)} twice" if doubles else "is empty"
+        raise ValueError(f"list {str(path)!r} {what}; allowed: one or more different names")
+    return tuple(names)
+
+
+def require(what: str, keys: Iterable[str], found: Mapping[str, Path], folder: Path) -> None:
+    """Raise a FileNotFoundError that names the first keys without a file."""
+    keys = list(keys)
+    missing = [key for key in keys if key not in found]
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing)} of {len(keys)} {what} are missing in {str(folder)!r}: "
+            f"{shortened(missing)}"
+        )
+
+
+def paired(
+    images: Mapping[str, Path],
+    masks: Mapping[str, Path],
+    folders: tuple[Path, Path],
+    keys: Sequence[str] | None = None,
+) -> tuple[str, ...]:
+    """The keys, once each has an image and a mask; without keys, those of all files."""
+    names = sorted({*images, *masks}) if keys is None else keys
+    if not names:
+        raise FileNotFoundError(f"there is no image in {str(folders[0])!r}")
+    require("images", names, images, folders[0])
+    require("masks", names, masks, folders[1])
+    return tuple(names)
+
+
+def open_mask(path: Path) -> Image.Image:
+    """A decoded mask file, in its own mode."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"mask {str(path)!r} is damaged or no image: {error}") from error
+
+
+def indices(image: Image.Image, path: Path) -> np.ndarray:
+    """int64 [H, W]: the values of a grey mask, the palette's indices of a coloured one."""
+    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+        raise ValueError(
+            f"mask {str(path)!r} has mode {image.mode}; allowed: palette (P) or grey (L, 1, 16 bit)"
+        )
+    return np.asarray(image).astype(np.int64)
+
+
+def checked(labels: np.ndarray, path: Path, classes: int, ignore: bool) -> np.ndarray:
+    """Integers [H, W] as uint8, once all are 0 to ``classes`` (or 255, where those are ignored)."""
+    odd = (labels < 0) | (labels > classes)
+    if ignore:
+        odd &= labels != IGNORE
+    if odd.any():
+        also = f" and {IGNORE}" if ignore else ""
+        value = int(labels[odd][0])
+        raise ValueError(f"mask {str(path)!r} has label {value}; allowed: 0 to {classes}{also}")
+    return labels.astype(np.uint8)
+
+
+def read_labels(path: Path, classes: int, ignore: bool = False) -> np.ndarray:
+    """uint8 [H, W] of a mask file whose values are the labels."""
+    return checked(indices(open_mask(path), path), path, classes, ignore)
+
+
+def picture_size(path: Path) -> Size:
+    """The upright (height, width) that a picture's header tells."""
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{str(path)!r} is damaged or no image: {error}") from error
+    return (width, height) if turned else (height, width)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FileDataset(Dataset):
+    """Pictures in files; ``images`` and ``phrases`` by key, also of more keys than there are."""
+
+    name: str
+    split: str
+    classes: tuple[str, ...]
+    keys: tuple[str, ...]
+    masks_from: str
+    images: Mapping[str, Path]
+    phrases: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+    def __getitem__(self, index: int) -> Sample:
+        key = self.keys[index]
+        image = read_image(self.images[key])
+        truth = self.truth(index)
+        self.compare(index, (image.height, image.width), truth)
+        return Sample(key, image, truth, self.phrases.get(key, {}))
+
+    def size(self, index: int) -> Size:
+        """The picture's (height, width), from its header."""
+        return picture_size(self.images[self.keys[index]])
+
+    def source(self, index: int) -> str:
+        """The picture's file."""
+        return str(self.images[self.keys[index]])
+
+    def mark(self, index: int) -> str:
+        """The key, the picture's size in bytes and its phrases, as in any copy of the dataset."""
+        key = self.keys[index]
+        phrases = sorted(self.phrases.get(key, {}).items())
+        return f"{key} {self.images[key].stat().st_size} {phrases}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MaskDataset(FileDataset):
+    """Pictures with a mask file each, which ``read`` turns into labels."""
+
+    masks: Mapping[str, Path]
+    read: Callable[[Path], np.ndarray]
+
+    def truth(self, index: int) -> np.ndarray:
+        """uint8 [H, W], from the mask file."""
+        return self.read(self.masks[self.keys[index]])
+
+    def mark(self, index: int) -> str:
+        """The mask's size in bytes, too."""
+        return f"{super().mark(index)} {self.masks[self.keys[index]].stat().st_size}"
+
+
+def bench_module(name: str, path: Path) -> Any:
+    """A module of the extra ``bench``, imported only where a file needs it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.split(".")[0]
+        raise ValueError(
+            f'{str(path)!r} needs {package}; install it: pip install "pixalign[bench]"'
+        ) from error

@@ -1,0 +1,123 @@
+"""The lab's scenes as datasets: bare names, attribute phrases, and the four stress dials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image
+
+from pixalign.bench.datasets.sample import Dataset, Sample
+from pixalign.core.values import Size
+from pixalign.scenes.atlas import class_names, training_shares
+from pixalign.scenes.draw import draw_scenes, scene_numbers
+from pixalign.scenes.render import render
+from pixalign.scenes.sample import SceneBatch, class_phrases, concatenate
+from pixalign.scenes.stress import DIALS, TARGET, stress
+
+SPLITS = ("test", "val")
+TOY_SPLITS = ("all",)
+COUNT = 1002  # scenes
+TOY_COUNT = 60  # scenes of each level
+BASE = "base=0"  # the group of the scenes in which no dial is turned
+LEVELS = (0.25, 0.5, 0.75, 1.0)
+SIDE = 128
+_CHUNK = 32  # scenes painted at once
+_KEPT = 2  # chunks in memory
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SceneDataset(Dataset):
+    """Scenes, painted a few at a time when asked for; ``groups`` has one name a scene, or none."""
+
+    name: str
+    split: str
+    keys: tuple[str, ...]
+    scenes: SceneBatch
+    described: bool = False  # whether samples carry phrases
+    groups: tuple[str, ...] = ()
+    classes: tuple[str, ...] = field(default_factory=class_names)
+    masks_from: str = "drawn"
+    _painted: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, index: int) -> Sample:
+        place = range(len(self))[index]
+        pictures, _ = self._chunk(place // _CHUNK)
+        truth = self.truth(place)
+        phrases = class_phrases(self.scenes[place : place + 1])[0] if self.described else {}
+        return Sample(
+            key=self.keys[place],
+            image=Image.fromarray(pictures[place % _CHUNK]),
+            truth=truth,
+            phrases=phrases,
+            group=self.groups[place] if self.groups else "",
+            target=int(self.scenes.labels[place, TARGET]) if self.groups else None,
+        )
+
+    def truth(self, index: int) -> np.ndarray:
+        """uint8 [128, 128]."""
+        place = range(len(self))[index]
+        truth: np.ndarray = self._chunk(place // _CHUNK)[1][place % _CHUNK].copy()
+        return truth
+
+    def size(self, index: int) -> Size:
+        """The same for all."""
+        return SIDE, SIDE
+
+    def source(self, index: int) -> str:
+        """The scene's key."""
+        return self.keys[index]
+
+    def counts(self) -> Mapping[str, float]:
+        """Each class's share of the training objects."""
+        return dict(zip(class_names(), training_shares().tolist(), strict=True))
+
+    def _chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pictures uint8 [n, 128, 128, 3] and truths uint8 [n, 128, 128]."""
+        if number not in self._painted:
+            painted = render(self.scenes[number * _CHUNK : (number + 1) * _CHUNK], SIDE)
+            pictures = (painted.images * 255).round().byte().permute(0, 2, 3, 1).numpy()
+            if len(self._painted) == _KEPT:
+                del self._painted[next(iter(self._painted))]
+            self._painted[number] = (pictures, painted.masks.numpy())
+        return self._painted[number]
+
+
+def open_lab(split: str, limit: int | None) -> Dataset:
+    """Scenes of 2, 3 and 4 objects in equal parts."""
+    return _drawn("lab", split, limit, described=False)
+
+
+def open_lab_phrases(split: str, limit: int | None) -> Dataset:
+    """The same scenes; each class has a phrase with its number, size and colour."""
+    return _drawn("lab-phrases", split, limit, described=True)
+
+
+def open_lab_toy(split: str, limit: int | None) -> Dataset:
+    """``limit`` scenes of the base and of each level of each dial, wholly hidden targets included.
+
+    Groups are `BASE`, which is level 0 of every dial, and "size=0.25" to "rarity=1".
+    """
+    count = limit or TOY_COUNT
+    settings = [(dial, level) for dial in DIALS for level in LEVELS]
+    batches = [stress(DIALS[0], 0.0, 0, count), *(stress(*pair, 0, count) for pair in settings)]
+    groups = [BASE, *(f"{dial}={level:g}" for dial, level in settings)]
+    return SceneDataset(
+        name="lab-toy",
+        split=split,
+        keys=tuple(f"{group}-{index:06d}" for group in groups for index in range(count)),
+        scenes=concatenate(batches),
+        groups=tuple(group for group in groups for _ in range(count)),
+    )
+
+
+def _drawn(name: str, split: str, limit: int | None, *, described: bool) -> Dataset:
+    count = limit or COUNT
+    return SceneDataset(
+        name=name,
+        split=split,
+        keys=tuple(f"scene-{number:06d}" for number in scene_numbers(count)),
+        scenes=draw_scenes(split, count),
+        described=described,
+    )

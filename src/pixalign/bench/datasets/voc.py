@@ -1,0 +1,106 @@
+"""PASCAL VOC 2012: VOCdevkit/VOC2012, 20 classes, 255 not counted."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from pixalign.bench.datasets.files import (
+    FileDataset,
+    MaskDataset,
+    Place,
+    checked,
+    files_in,
+    indices,
+    open_mask,
+    paired,
+    read_list,
+)
+from pixalign.bench.datasets.sample import class_list
+from pixalign.bench.metrics import IGNORE
+
+SPLITS = ("val", "train", "trainval")
+PLACE = Place(("VOCdevkit/VOC2012",), ("JPEGImages", "ImageSets/Segmentation"))
+MASKS = ("SegmentationClassAug", "SegmentationClass")  # the first that is there
+
+
+def open_voc(home: Path, split: str) -> FileDataset:
+    """The images of ImageSets/Segmentation/SPLIT.txt."""
+    listed = home / "ImageSets" / "Segmentation" / f"{split}.txt"
+    if not listed.is_file():
+        raise FileNotFoundError(f"list {str(listed)!r} is missing")
+    folders = [home / name for name in MASKS if (home / name).is_dir()]
+    if not folders:
+        raise FileNotFoundError(f"no {' or '.join(MASKS)} below {str(home)!r}")
+    images, masks = home / "JPEGImages", folders[0]
+    pictures, truths = files_in(images, (".jpg",)), files_in(masks, (".png",))
+    return MaskDataset(
+        name="voc",
+        split=split,
+        classes=class_list("voc"),
+        keys=paired(pictures, truths, (images, masks), read_list(listed)),
+        masks_from=masks.name,
+        images=pictures,
+        masks=truths,
+        read=read_voc,
+    )
+
+
+def read_voc(path: Path) -> np.ndarray:
+    """uint8 [H, W]: a palette's indices, grey values, or VOC's published colours as labels."""
+    image = open_mask(path)
+    count = len(class_list("voc"))
+    if image.mode in ("RGB", "RGBA"):
+        return _by_colour(np.asarray(image.convert("RGB")), path, count)
+    labels = checked(indices(image, path), path, count, ignore=True)
+    if image.mode == "P":
+        _check_palette(image, labels, path)
+    return labels
+
+
+@cache
+def colour_map() -> dict[tuple[int, int, int], int]:
+    """VOC's published colours: a label's bits, three at a time, are spread over R, G and B."""
+    colours = {}
+    for label in range(IGNORE + 1):
+        red = green = blue = 0
+        for place in range(8):
+            bits = label >> (3 * place)
+            red |= (bits & 1) << (7 - place)
+            green |= (bits >> 1 & 1) << (7 - place)
+            blue |= (bits >> 2 & 1) << (7 - place)
+        colours[red, green, blue] = label
+    return colours
+
+
+def _by_colour(pixels: np.ndarray, path: Path, count: int) -> np.ndarray:
+    codes = pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])
+    values, places = np.unique(codes, return_inverse=True)
+    labels = []
+    for value in values.tolist():
+        colour = (value >> 16, value >> 8 & 255, value & 255)
+        label = colour_map().get(colour)
+        if label is None or count < label < IGNORE:
+            raise ValueError(
+                f"mask {str(path)!r} has the colour {colour}; allowed: the {count + 2} colours of "
+                "VOC's map, or a palette or grey file of labels"
+            )
+        labels.append(label)
+    found: np.ndarray = np.array(labels, dtype=np.uint8)[places].reshape(codes.shape)
+    return found
+
+
+def _check_palette(image: Image.Image, labels: np.ndarray, path: Path) -> None:
+    """A palette of VOC's colours in another order tells that a program has renumbered the file."""
+    palette = image.getpalette() or []
+    used = [label for label in np.unique(labels).tolist() if label < len(palette) // 3]
+    triples = list(zip(palette[::3], palette[1::3], palette[2::3], strict=False))
+    meant = [colour_map().get(triples[label]) for label in used]
+    if None not in meant and meant != used:
+        raise ValueError(
+            f"mask {str(path)!r} has VOC's colours of the labels {meant} at the indices {used}; "
+            "allowed: an index that is the label"
+        )

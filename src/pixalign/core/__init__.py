@@ -1,0 +1,1 @@
+"""What every other room is built on: frozen values, checks, batches, progress, files."""

@@ -1,0 +1,112 @@
+"""How many forward passes go together, and what happens when memory runs out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from pixalign.core.checks import check_choice
+
+Result = TypeVar("Result")
+
+# Latent positions in one automatic batch: 64 images of SD1's 64x64 on a GPU, 8 on a CPU.
+_POSITIONS = {"cuda": 2**18, "mps": 2**16, "cpu": 2**14}
+MEMORY = {"normal": 1, "low": 4}  # by how much automatic batches are smaller
+
+
+class BatchSize:
+    """The size of a batch: fixed, or automatic; halved for good when memory runs out."""
+
+    def __init__(self, requested: int | str = "auto", memory: str = "normal") -> None:
+        check_choice("memory", memory, tuple(MEMORY))
+        if requested != "auto" and (not isinstance(requested, int) or requested < 1):
+            raise ValueError(f"batch_size is {requested!r}; allowed: 'auto' or a number from 1")
+        self.requested = requested
+        self.memory = memory
+        self.limits: dict[str, int] = {}  # learnt from running out of memory, by kind of work
+        self.notes: list[str] = []
+
+    def of(self, latents: Tensor, kind: str) -> int:
+        """Images like these latents [1, C, h, w] that go through the network together."""
+        if isinstance(self.requested, int):
+            size = self.requested
+        else:
+            positions = latents.shape[-2] * latents.shape[-1]
+            most = _POSITIONS.get(latents.device.type, 2**16) // MEMORY[self.memory]
+            size = max(1, most // positions)
+        return min(size, self.limits.get(kind, size))
+
+    def attempt(
+        self, latents: Tensor, total: int, kind: str, work: Callable[[int], Result]
+    ) -> Result:
+        """``work(size)`` on ``total`` images, again with half the size when memory runs out."""
+        while True:
+            size = min(self.of(latents, kind), total)
+            try:
+                return work(size)
+            except RuntimeError as error:
+                if size == 1 or not out_of_memory(error):
+                    raise
+            # Outside the except block, so that the failed pass's tensors are freed first.
+            self._halve(kind, size)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def each(
+        self,
+        latents: Tensor,
+        total: int,
+        kind: str,
+        work: Callable[[int, int], None],
+        *,
+        restart: Callable[[], None] | None = None,
+    ) -> None:
+        """``work(first, last)`` on one part of 0 .. total - 1 after the other.
+
+        When memory runs out, a part is tried again with half the size; with ``restart``, which is
+        then called, all parts are: for sums that a failed part may have touched.
+        """
+        done = 0
+
+        def rest(size: int) -> None:
+            nonlocal done
+            while done < total:
+                last = min(done + size, total)
+                work(done, last)
+                done = last
+
+        while done < total:
+            size = min(self.of(latents, kind), total)
+            try:
+                rest(size)
+            except RuntimeError as error:
+                if size == 1 or not out_of_memory(error):
+                    raise
+            else:
+                return
+            self._halve(kind, size)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            if restart is not None:
+                done = 0
+                restart()
+
+    def _halve(self, kind: str, size: int) -> None:
+        if not self.limits:
+            note = f"out of memory with {size} passes at once; going on with fewer"
+            self.notes.append(note)
+            warnings.warn(note, RuntimeWarning, stacklevel=4)
+        self.limits[kind] = size // 2
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error is an allocator's refusal, on any device."""
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError)
+        and ("out of memory" in text or "can't allocate memory" in text)
+    )

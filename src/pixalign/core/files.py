@@ -1,0 +1,63 @@
+"""Files, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+@contextmanager
+def writing_whole(path: Path) -> Iterator[BinaryIO]:
+    """Write beside the target, then rename: a reader never sees half a file."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write a file whole or not at all."""
+    with writing_whole(path) as file:
+        file.write(data)
+    return path
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> Path:
+    """Indented JSON; what is not a number (NaN) must have become null before."""
+    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+    return write_bytes(path, (text + "\n").encode())
+
+
+def check_folder(folder: str | os.PathLike[str]) -> Path:
+    """A folder that exists or can be made; a file in its way is an error."""
+    path = Path(folder)
+    for part in (path, *path.parents):
+        if part.exists() and not part.is_dir():
+            raise NotADirectoryError(f"output {str(part)!r} is a file; name a folder")
+    return path
+
+
+def make_folder(folder: str | os.PathLike[str]) -> Path:
+    """An existing or new folder; never emptied."""
+    path = check_folder(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def slug(name: str) -> str:
+    """A name or text as part of a file name; long ones are cut, and still differ."""
+    short = re.sub(r"[^\w]+", "-", name.lower()).strip("-")
+    if len(short) > 60:
+        short = f"{short[:51]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return short or "class"

@@ -1,0 +1,1 @@
+"""Noise schedules, training objectives, timesteps, and sampling."""

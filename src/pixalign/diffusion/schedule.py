@@ -1,0 +1,216 @@
+"""Noise schedules, the five training objectives, and which timesteps are visited.
+
+Notation as in the paper: z_t = alpha_t x + sigma_t eps and lambda(t) = 2 ln(alpha_t / sigma_t).
+Every objective is a weighted epsilon-error, so one path serves all: turn the network's output
+into an epsilon estimate (`to_epsilon`), square its error, weight it (`Steps.weights`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pixalign.core.checks import check_choice
+from pixalign.diffusion.objectives import omega, per_step, to_epsilon, to_sample
+from pixalign.diffusion.timesteps import WEIGHTINGS
+
+
+@dataclass(frozen=True)
+class Steps:
+    """T points of a schedule; every field is float64 [T].
+
+    ``time`` is what the network is told. Slopes are derivatives by t in [0, 1].
+    """
+
+    time: Tensor
+    alpha: Tensor
+    sigma: Tensor
+    alpha_slope: Tensor
+    lambda_slope: Tensor
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def __getitem__(self, index: Tensor) -> Steps:
+        """The steps of those indices, repeats allowed."""
+        return Steps(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Steps]) -> Steps:
+        """All steps of the parts, in order."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+    def noised(self, latents: Tensor, noise: Tensor) -> Tensor:
+        """z_t (Eq. 1) of latents [1 or T, C, h, w] under noise [T, C, h, w], one per step."""
+        alpha, sigma = (per_step(x, noise) for x in (self.alpha, self.sigma))
+        return alpha * latents + sigma * noise
+
+    def weights(self, weighting: str, objective: str) -> Tensor:
+        """[T] weights of the squared epsilon-error, summing to 1.
+
+        "uniform" counts every step alike, "likelihood" is Eq. 2's -lambda'(t), and "native"
+        is the loss the network was trained with.
+        """
+        check_choice("weighting", weighting, WEIGHTINGS)
+        weights = {
+            "uniform": lambda: torch.ones_like(self.time),
+            "likelihood": lambda: -self.lambda_slope,
+            "native": lambda: -self.lambda_slope * omega(objective, self),
+        }[weighting]()
+        return weights / weights.sum()
+
+
+@dataclass(frozen=True)
+class SamplingPath:
+    """The way from noise to a picture in T steps, noisiest first; step i leads to ``ends[i]``."""
+
+    steps: Steps
+    ends: Steps
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def at(self, index: int, count: int) -> Steps:
+        """Step ``index`` for each of ``count`` latents."""
+        return self.steps[torch.full((count,), index)]
+
+    def advance(self, objective: str, output: Tensor, z: Tensor, index: int) -> Tensor:
+        """From z [B, ...] at step ``index``, where the network said ``output``, to its end.
+
+        z' = alpha' x + sigma' eps with the estimates of x and eps: DDIM without noise, and on the
+        straight path of a flow Euler's method.
+        """
+        rows = torch.full((len(z),), index)
+        return _moved(objective, output, z, self.steps[rows], self.ends[rows])
+
+    def retreat(self, objective: str, output: Tensor, z: Tensor, index: int) -> Tensor:
+        """The way back: from z [B, ...], where step ``index`` ends, to where it began.
+
+        ``output`` is what the network says to z when it is told the step's own time. A flow's
+        holds all along the way; any other is relative to that time, where it tells the noise.
+        """
+        rows = torch.full((len(z),), index)
+        if objective != "flow":
+            output, objective = to_epsilon(objective, output, z, self.steps[rows]), "epsilon"
+        return _moved(objective, output, z, self.ends[rows], self.steps[rows])
+
+
+def _moved(objective: str, output: Tensor, z: Tensor, here: Steps, there: Steps) -> Tensor:
+    return there.noised(
+        to_sample(objective, output, z, here), to_epsilon(objective, output, z, here)
+    )
+
+
+class Schedule(Protocol):
+    """A noise schedule that can be visited by position in [0, 1] or by training index."""
+
+    def path(self, count: int) -> SamplingPath:
+        """``count`` steps from noise to a picture, evenly over the schedule."""
+        ...
+
+    def at_positions(self, positions: Tensor) -> Steps:
+        """The steps at positions in [0, 1]."""
+        ...
+
+    def at_indices(self, indices: Sequence[int]) -> Steps:
+        """The steps of those indices of the training schedule."""
+        ...
+
+
+class DiscreteSchedule:
+    """The variance-preserving schedule of SD1, SD2 and SDXL: a table over training steps."""
+
+    def __init__(self, alphas_cumprod: Tensor) -> None:
+        """``alphas_cumprod`` [T]: alpha_t squared, falling from nearly 1 towards 0."""
+        # A zero terminal signal-to-noise ratio would make lambda infinite.
+        signal = alphas_cumprod.double().cpu().clamp(1e-12, 1 - 1e-12)
+        self.alpha, self.sigma = signal.sqrt(), (1 - signal).sqrt()
+        log_snr = torch.log(signal) - torch.log1p(-signal)
+        spacing = 1 / len(signal)
+        self.lambda_slope = torch.gradient(log_snr, spacing=spacing)[0]
+        self.alpha_slope = torch.gradient(self.alpha, spacing=spacing)[0]
+
+    def __len__(self) -> int:
+        return len(self.alpha)
+
+    def path(self, count: int) -> SamplingPath:
+        """999, 979, ..., 19 for 50 of 1,000 steps; the last leads to training step 0."""
+        _check_count(count, len(self))
+        starts = [round(len(self) * (1 - step / count)) - 1 for step in range(count)]
+        return SamplingPath(self.at_indices(starts), self.at_indices([*starts[1:], 0]))
+
+    def at_positions(self, positions: Tensor) -> Steps:
+        """The training steps nearest to the positions in [0, 1]."""
+        nearest = (positions.double() * len(self)).round().long().clamp(0, len(self) - 1)
+        return self.at_indices(nearest.tolist())
+
+    def at_indices(self, indices: Sequence[int]) -> Steps:
+        """The training steps of those indices."""
+        _check_indices(indices, len(self))
+        chosen = torch.tensor(indices)
+        return Steps(
+            time=chosen.double(),
+            alpha=self.alpha[chosen],
+            sigma=self.sigma[chosen],
+            alpha_slope=self.alpha_slope[chosen],
+            lambda_slope=self.lambda_slope[chosen],
+        )
+
+
+class FlowSchedule:
+    """The straight path of SD3: alpha = 1 - t, sigma = t, the network is told 1000 t."""
+
+    def __init__(self, shift: float = 1.0, length: int = 1000) -> None:
+        self.shift, self.length = shift, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def path(self, count: int) -> SamplingPath:
+        """diffusers' sigmas: evenly from 1 to the smallest of training, shifted, and then 0."""
+        _check_count(count, self.length)
+        lowest = self._shifted(torch.tensor(1 / self.length, dtype=torch.float64))
+        even = torch.linspace(1.0, float(lowest), count, dtype=torch.float64)
+        sigmas = torch.cat([self._shifted(even), torch.zeros(1, dtype=torch.float64)])
+        return SamplingPath(self._near(sigmas[:-1], 1e-6), self._near(sigmas[1:], 1e-6))
+
+    def at_positions(self, positions: Tensor) -> Steps:
+        """t = position. lambda' = -2 / (t (1 - t)) is infinite at both ends, so t stays inside."""
+        inside = positions.double().clamp(1e-4, 1 - 1e-4)
+        return self._near(inside, 0.0)
+
+    def _near(self, t: Tensor, margin: float) -> Steps:
+        """Steps at t; all but the time that the network is told stays ``margin`` from both ends."""
+        inside = t.clamp(margin, 1 - margin)
+        return Steps(
+            time=t * self.length,
+            alpha=1 - inside,
+            sigma=inside,
+            alpha_slope=-torch.ones_like(t),
+            lambda_slope=-2 / (inside * (1 - inside)),
+        )
+
+    def _shifted(self, s: Tensor) -> Tensor:
+        return self.shift * s / (1 + (self.shift - 1) * s)
+
+    def at_indices(self, indices: Sequence[int]) -> Steps:
+        """Indices into the scheduler's shifted table of sigmas, lowest first."""
+        _check_indices(indices, self.length)
+        s = (torch.tensor(indices).double() + 1) / self.length
+        return self.at_positions(self._shifted(s))
+
+
+def _check_indices(indices: Sequence[int], length: int) -> None:
+    if not indices or min(indices) < 0 or max(indices) >= length:
+        raise ValueError(f"timesteps {list(indices)} do not all lie in 0..{length - 1}")
+
+
+def _check_count(count: int, length: int) -> None:
+    if not 1 <= count <= length:
+        raise ValueError(f"steps is {count}; allowed: 1 to {length}")

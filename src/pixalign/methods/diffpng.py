@@ -1,0 +1,63 @@
+"""DiffPNG (Yang et al., 2024), its LSP module: cross-attention finds anchors, they attend."""
+
+from __future__ import annotations
+
+from einops import rearrange
+
+from pixalign.alignment.heatmaps import to_image
+from pixalign.alignment.plan import NoisedTimesteps
+from pixalign.attention import text_layers
+from pixalign.attention.layers import combine_layers
+from pixalign.core.maps import minmax, resize, widest
+from pixalign.methods.base import Method
+from pixalign.methods.reading import Wanted, chosen_sites, gather, nearest_factor
+from pixalign.methods.task import Found, Job
+
+ANCHORS_ABOVE = 0.4
+CROSS_FACTOR, SELF_FACTOR = 4, 2  # of the latent grid: 16 x 16 and 32 x 32 on SD1
+
+
+class DiffPng(Method):
+    """20 steps evenly in [20, 200], down and up blocks: cross-attention of factor 4, self of 2.
+
+    The mean cross map, enlarged to the self-attention's grid (bilinear) and brought to [0, 1], has
+    its anchors where it exceeds 0.4; the heatmap is the sum of the anchors' rows of the mean
+    self-attention, bilinear to the picture, min-max. Scores change the map that anchors are found
+    in. A model without these factors of the latent grid takes its nearest.
+    """
+
+    name = "diffpng"
+
+    def _find(self, job: Job, visit: NoisedTimesteps) -> Found:
+        sites = self.backbone.sites
+        candidates = chosen_sites(sites, "cross", mid=False), chosen_sites(sites, "self", mid=False)
+        factors = [
+            nearest_factor(kind, factor)
+            for kind, factor in zip(candidates, (CROSS_FACTOR, SELF_FACTOR), strict=True)
+        ]
+        cross_sites, self_sites = (
+            tuple(site for site in kind if site.factor == factor)
+            for kind, factor in zip(candidates, factors, strict=True)
+        )
+        texts = self.backbone.encode_text([prompt.text for prompt in job.prompts])
+        length, kinds = texts.embeds.shape[1], job.config.text_encoders
+        gathered = gather(
+            self.backbone,
+            job.passes(texts, visit),
+            [self.backbone.token_spans(prompt, length, kinds) for prompt in job.prompts],
+            Wanted(cross_sites, dict.fromkeys(self_sites, "all")),
+            self.aligner.batch_size,
+            job.progress,
+        )
+        maps = [gathered.cross[site][0] for site in cross_sites]
+        mean = combine_layers(maps, text_layers(cross_sites), "uniform")
+        grid = self_sites[0].grid(job.latent)
+        cross = resize(mean, grid)
+        anchors = minmax(job.calibrated(cross), (1, 2)) > ANCHORS_ABOVE
+        attention = gathered.self_attention("all")
+        attention = attention.to(widest(attention.device))
+        chosen = rearrange(anchors, "n h w -> n (h w)").to(attention)
+        enhanced = rearrange(chosen @ attention, "n (h w) -> n h w", h=grid[0])
+        heatmaps = to_image(enhanced, job.size)
+        record = {"cross_factors": factors[:1], "self_factors": factors[1:]}
+        return Found(heatmaps, cross, {**record, "anchors": anchors.sum((1, 2)).tolist()})

@@ -1,0 +1,134 @@
+"""DiffSegmenter (Wang et al., 2024): one weighted prompt a class, refined by self-attention."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pixalign.alignment.aligner import Aligner
+from pixalign.alignment.collect import images_at_once
+from pixalign.alignment.heatmaps import refine, to_image
+from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
+from pixalign.attention import Site, text_layers
+from pixalign.attention.layers import combine_layers
+from pixalign.config import AlignConfig
+from pixalign.core.maps import minmax, resize
+from pixalign.core.values import Size, TextCondition
+from pixalign.methods.base import Method
+from pixalign.methods.reading import Gathered, Wanted, chosen_sites, gather, nearest_factor
+from pixalign.methods.task import Found, Job
+from pixalign.text.prompts import Prompt, locate, split
+from pixalign.text.weighting import weighted
+
+WEIGHT = 1.1**2  # of "(class)++"
+# By factor of the latent grid: 8, 16, 32 and 64 on SD1.
+BY_FACTOR = {8: 0.3, 4: 0.5, 2: 0.1, 1: 0.1}
+
+
+class DiffSegmenter(Method):
+    """One pass a class at step 100 under "a photo of (class)++", all with the same noise.
+
+    Cross maps are averaged over the layers of a resolution, enlarged, brought to [0, 1], and added
+    with weights by factor of the latent grid (8: 0.3, 4: 0.5, 2: 0.1, 1: 0.1; where a model lacks
+    some, the others' are renormalised); then multiplied once by the mean self-attention of the
+    pass's finest layers, bilinear to the picture, min-max. A caption takes the place of the prompt.
+    """
+
+    name = "diffsegmenter"
+
+    def __init__(self, aligner: Aligner, *, timesteps: Sequence[int] = (100,)) -> None:
+        super().__init__(aligner, timesteps=timesteps)
+
+    def _prompts(
+        self, words: PromptPlan, caption: str | None, config: AlignConfig
+    ) -> tuple[Prompt, ...]:
+        return self._of_one_class(words, caption, config, config.columns == "phrase")
+
+    def _of_one_class(
+        self, words: PromptPlan, caption: str | None, config: AlignConfig, whole: bool
+    ) -> tuple[Prompt, ...]:
+        """A prompt for each class, with the spans of its name or of its whole phrase."""
+        phrases = words.phrases
+        if caption is None:
+            fits = self.backbone.fits
+            return tuple(
+                split(phrases, [index], config.template, fits, whole)[0]
+                for index in range(len(phrases))
+            )
+        found = locate(phrases, caption, whole)
+        places = zip(found.classes, found.spans, strict=True)
+        return tuple(Prompt(found.text, (index,), (spans,)) for index, spans in places)
+
+    def _find(self, job: Job, visit: NoisedTimesteps) -> Found:
+        sites, latents = self.backbone.sites, job.encoded.latents
+        finest = nearest_factor(chosen_sites(sites, "self"), 1)
+        labels = dict.fromkeys(chosen_sites(sites, "self", factors=[finest]), "finest")
+        grid = next(iter(labels)).grid(job.latent)
+        cross_sites = chosen_sites(sites, "cross", factors=BY_FACTOR)
+        weights = shared({site.factor for site in cross_sites})
+        texts = self._weighted(job)
+        together = images_at_once(self.backbone, latents, "once")
+        cross, refined = [], []
+        for first in range(0, len(job.prompts), together):
+            part = range(first, min(first + together, len(job.prompts)))
+            gathered = self._gather(job, visit, texts, part, Wanted(cross_sites, labels))
+            for place, index in enumerate(part):
+                maps = {site: gathered.cross[site][place] for site in cross_sites}  # [1, h, w]
+                cross.append(by_resolution(maps, weights, grid))
+                attention = gathered.self_attention("finest", place)
+                refined.append(refine(job.calibrated(cross[-1], index), [attention], grid))
+        heatmaps = to_image(torch.cat(refined), job.size)
+        record = {"cross_weights": weights, "self_factors": [finest]}
+        return Found(heatmaps, torch.cat(cross), record)
+
+    def _weighted(self, job: Job) -> TextCondition:
+        """The prompts' embeddings, the tokens of each class's phrase weighted."""
+        texts = self.backbone.encode_text([prompt.text for prompt in job.prompts])
+        empty = self.backbone.encode_text([""]).embeds[0]
+        length = texts.embeds.shape[1]
+        weights = torch.ones(len(texts), length)
+        whole = self._of_one_class(job.words, job.caption, job.config, True)
+        for row, prompt in enumerate(whole):
+            columns = self.backbone.token_spans(prompt, length, job.config.text_encoders).columns[0]
+            weights[row, list(columns)] = WEIGHT
+        return TextCondition(weighted(texts.embeds, empty, weights), texts.pooled)
+
+    def _gather(
+        self, job: Job, visit: NoisedTimesteps, texts: TextCondition, part: range, wanted: Wanted
+    ) -> Gathered:
+        """One pass for each class of a part, each with self-attention of its own."""
+        rows = torch.tensor(part, device=texts.embeds.device)
+        length, kinds = texts.embeds.shape[1], job.config.text_encoders
+        spans = [
+            dataclasses.replace(
+                self.backbone.token_spans(job.prompts[index], length, kinds), classes=(0,)
+            )
+            for index in part
+        ]
+        passes = Passes(
+            job.encoded.latents.expand(len(part), -1, -1, -1),
+            texts[rows],
+            torch.arange(len(part)),
+            NoisedTimesteps.concatenate([visit] * len(part)),
+        )
+        batch_size = self.aligner.batch_size
+        return gather(self.backbone, passes, spans, wanted, batch_size, job.progress)
+
+
+def shared(factors: set[int]) -> dict[int, float]:
+    """The weights of the factors that a model has, summing to 1."""
+    there = {factor: BY_FACTOR[factor] for factor in sorted(factors)}
+    return {factor: weight / sum(there.values()) for factor, weight in there.items()}
+
+
+def by_resolution(maps: dict[Site, Tensor], weights: dict[int, float], grid: Size) -> Tensor:
+    """[N, h, w] on a grid: the weighted sum over resolutions of min-max means [N, h_l, w_l]."""
+    total = torch.zeros(())
+    for factor, weight in weights.items():
+        layers = [site for site in maps if site.factor == factor]
+        mean = combine_layers([maps[site] for site in layers], text_layers(layers), "uniform")
+        total = total.to(mean) + weight * minmax(resize(mean, grid), (1, 2))
+    return total

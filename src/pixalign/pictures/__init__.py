@@ -1,0 +1,1 @@
+"""Reading, drawing and saving pictures."""

@@ -1,0 +1,134 @@
+"""Any picture in, RGB out, and the size at which a model sees it."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from pixalign.core.values import Size
+
+ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray
+MIN_SIDE = 8
+MAX_PIXELS = 100_000_000
+_AT_MOST = f"at most {MAX_PIXELS // 10**6} million pixels are allowed, make it smaller first"
+
+
+def read_image(image: ImageLike) -> Image.Image:
+    """An upright RGB picture from a path, a PIL image or an array.
+
+    Arrays are [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; uint8, uint16, bool, or floats in
+    [0, 1]. Orientation tags are applied, 16-bit values scaled to 8, CMYK converted, and
+    transparent pixels laid on white.
+    """
+    if isinstance(image, np.ndarray):
+        opened, name = _from_array(image), "the array"
+    elif isinstance(image, Image.Image):
+        opened, name = image, "the image"
+    elif isinstance(image, str | os.PathLike):
+        opened, name = _open(Path(image)), f"{os.fspath(image)!r}"
+    else:
+        raise ValueError(
+            f"image is a {type(image).__name__}; allowed: a path, a PIL image or a NumPy array"
+        )
+    width, height = opened.size
+    if min(width, height) < MIN_SIDE:
+        raise ValueError(f"{name} is {width}x{height} pixels; each side needs at least {MIN_SIDE}")
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"{name} is {width}x{height} pixels; {_AT_MOST}")
+    try:
+        return _to_rgb(ImageOps.exif_transpose(opened))
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"{name} is damaged or cut short: {error}") from error
+
+
+def _open(path: Path) -> Image.Image:
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "missing"
+        raise FileNotFoundError(f"image {str(path)!r} is {what}")
+    try:
+        return Image.open(path)
+    except UnidentifiedImageError as error:
+        raise ValueError(f"{str(path)!r} is not an image that Pillow can read") from error
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{str(path)!r} is too large; {_AT_MOST}") from error
+    except PermissionError:
+        raise
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"{str(path)!r} is damaged or cut short: {error}") from error
+
+
+def _from_array(array: np.ndarray) -> Image.Image:
+    problem = f"array of shape {array.shape} and type {array.dtype}"
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))) or not array.size:
+        raise ValueError(f"{problem}; allowed: [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]")
+    if array.dtype == np.bool_:
+        array = array * np.uint8(255)
+    elif array.dtype == np.uint16:
+        array = _sixteen_to_eight(array)
+    elif np.issubdtype(array.dtype, np.floating):
+        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+            raise ValueError(f"{problem} has values outside [0, 1]")
+        array = np.round(array * 255).astype(np.uint8)
+    elif array.dtype != np.uint8:
+        raise ValueError(f"{problem}; allowed types: uint8, uint16, bool, or floats in [0, 1]")
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def _sixteen_to_eight(array: np.ndarray) -> np.ndarray:
+    return np.round(array.astype(np.float32) / 257).astype(np.uint8)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        # Pillow would clip 16-bit grey at 255 instead of scaling it.
+        values = np.asarray(image).astype(np.float64)
+        top = 65535 if image.mode.startswith("I") else max(1.0, float(values.max()))
+        return Image.fromarray(np.round(values.clip(0, top) / top * 255).astype(np.uint8)).convert(
+            "RGB"
+        )
+    if image.has_transparency_data:
+        solid = image.convert("RGBA")
+        white = Image.new("RGBA", solid.size, "white")
+        return Image.alpha_composite(white, solid).convert("RGB")
+    return image.convert("RGB")
+
+
+# Shapes, height over width, to which pictures are rounded where each shape costs a compilation.
+RATIOS = (1 / 3, 1 / 2, 9 / 16, 2 / 3, 3 / 4, 1.0, 4 / 3, 3 / 2, 16 / 9, 2.0, 3.0)
+
+
+def model_size(
+    size: Size, resize: str, native: Size, multiple: int, largest: int, *, few: bool = False
+) -> Size:
+    """The (height, width) at which a model sees a picture of that (height, width).
+
+    "square" is the native size, whatever the picture. "keep" keeps the picture's shape at
+    about the native area, sides rounded to ``multiple`` and no longer than ``largest``; with
+    ``few`` the shape is first rounded to the nearest of `RATIOS`, also beyond 3 to 1.
+    """
+    if resize == "square":
+        return native
+    if few:
+        shape = math.log(size[0] / size[1])
+        ratio = min(RATIOS, key=lambda known: abs(math.log(known) - shape))
+        size = (round(1000 * math.sqrt(ratio)), round(1000 / math.sqrt(ratio)))
+    scale = math.sqrt(native[0] * native[1] / (size[0] * size[1]))
+    steps = [max(1, round(side * scale / multiple)) for side in size]
+    height, width = (min(step * multiple, largest // multiple * multiple) for step in steps)
+    return height, width
+
+
+def to_pixels(image: Image.Image, size: Size) -> Tensor:
+    """float32 [1, 3, height, width] in [-1, 1], resized bilinearly."""
+    height, width = size
+    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    values = torch.from_numpy(np.array(resized, dtype=np.float32))
+    return values.permute(2, 0, 1)[None] / 127.5 - 1

@@ -1,0 +1,1 @@
+"""Prompts, where words stand in them, entities, weights, and two prompts side by side."""

@@ -1,0 +1,253 @@
+"""Which words of two prompts belong together, as columns of their attention maps."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pixalign.backbones import Backbone
+from pixalign.text.prompts import Prompt, Span, occurrences_of
+from pixalign.text.streams import TextStream
+
+Kind = Literal["equal", "replaced", "inserted", "deleted"]
+Columns = tuple[int, ...]
+_KINDS: dict[str, Kind] = {
+    "equal": "equal",
+    "replace": "replaced",
+    "insert": "inserted",
+    "delete": "deleted",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbouring words of the source, of the target, or of both that correspond (indices)."""
+
+    kind: Kind
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """PromptPlan of the source and those of the target that took their place.
+
+    ``span`` is where they stood in the source prompt, in characters. ``columns`` holds both sides'
+    text columns, a pair for each text stream that reads them.
+    """
+
+    source: str
+    target: str
+    span: Span
+    columns: tuple[tuple[Columns, Columns], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Pairing:
+    """A source and a target prompt, column by column of attention maps with L of them.
+
+    A source map times ``matrix`` float32 [L, L] has the target's columns; ``blend`` float32 [L] is
+    1 where such a column exists and 0 where the target has a word of its own. ``factors`` float32
+    [L] weigh the target's columns. ``differs`` says whether any word or weight does.
+    """
+
+    source: str
+    target: str
+    matrix: Tensor
+    blend: Tensor
+    factors: Tensor
+    changes: tuple[Change, ...]
+    differs: bool
+
+
+def normal(text: str) -> str:
+    """A prompt in Unicode's composed form; an empty one is refused."""
+    if not text.strip():
+        raise ValueError(f"prompt is {text!r}; it needs at least one word")
+    return unicodedata.normalize("NFC", text)
+
+
+def word_spans(text: str) -> list[Span]:
+    """Where the words of a text stand, and its runs of punctuation, in characters."""
+    return [match.span() for match in re.finditer(r"\w+(?:['’-]\w+)*|[^\w\s]+", text)]
+
+
+def align_words(source: str, target: str) -> list[Group]:
+    """The words of two texts in groups, in order; letters' case and "an" for "a" do not count."""
+    first, second = (
+        [_comparable(text[slice(*span)]) for span in word_spans(text)] for text in (source, target)
+    )
+    matcher = SequenceMatcher(None, first, second, autojunk=False)
+    return [
+        Group(_KINDS[kind], tuple(range(start, end)), tuple(range(begin, stop)))
+        for kind, start, end, begin, stop in matcher.get_opcodes()
+    ]
+
+
+def _comparable(word: str) -> str:
+    folded = word.casefold()
+    return "a" if folded == "an" else folded
+
+
+def pair(
+    backbone: Backbone,
+    source: str,
+    target: str,
+    length: int,
+    weights: Mapping[str, float] | None = None,
+) -> Pairing:
+    """Pair two prompts that are encoded to ``length`` columns; ``weights`` are of target words.
+
+    Equal words correspond token by token. Each token of words that took others' place gets the
+    mean of these others. The start token corresponds to the start token, and what comes behind the
+    texts, end and padding, in order as far as both go.
+    """
+    source, target = normal(source), normal(target)
+    groups = align_words(source, target)
+    matrix, blend = torch.eye(length), torch.ones(length)
+    changed: dict[Group, list[tuple[Columns, Columns]]] = {}
+    for streams, here in _streams(backbone, length):
+        matrix[here, here], blend[here] = 0, 0
+        ours, theirs = (_columns(backbone, text, length, streams) for text in (source, target))
+        for mapped, columns in _mapped(groups, ours, theirs, here):
+            matrix[:, columns] = 0
+            matrix[torch.tensor(mapped)[:, None], columns] = 1 / len(mapped)
+            blend[columns] = 1
+        for group in (group for group in groups if group.kind == "replaced"):
+            sides = _named(source, group.source, ours), _named(target, group.target, theirs)
+            changed.setdefault(group, [])
+            if all(sides):
+                changed[group].append(sides)
+    factors = _factors(backbone, target, length, weights or {})
+    return Pairing(
+        source=source,
+        target=target,
+        matrix=matrix,
+        blend=blend,
+        factors=factors,
+        changes=tuple(_changes(source, target, changed)),
+        differs=any(group.kind != "equal" for group in groups) or bool((factors != 1).any()),
+    )
+
+
+def columns_of(backbone: Backbone, text: str, words: str, length: int) -> Columns:
+    """All columns of some words wherever they stand in a text; their absence is an error."""
+    text = normal(text)
+    spans = occurrences_of(unicodedata.normalize("NFC", words), text)
+    prompt = Prompt(text, (0,), (tuple(spans),))
+    found = backbone.columns(prompt, length)[0] if spans else ()
+    if not found:
+        where = f"beyond the {length} tokens the model reads of" if spans else "not in"
+        raise ValueError(f"{words!r} is {where} the prompt {text!r}")
+    return found
+
+
+def _streams(backbone: Backbone, length: int) -> Iterator[tuple[list[TextStream], range]]:
+    """The loaded text streams that share columns, and which these are."""
+    loaded = [stream for stream in backbone.streams if stream.loaded]
+    starts = sorted({stream.start for stream in loaded})
+    for start, end in zip(starts, [*starts[1:], length], strict=True):
+        here = [stream for stream in loaded if stream.start == start]
+        read = max(length if stream.kind == "t5" else stream.limit for stream in here)
+        yield here, range(start, min(end, start + read))
+
+
+def _columns(
+    backbone: Backbone, text: str, length: int, streams: Sequence[TextStream]
+) -> tuple[Columns, ...]:
+    """The columns of each word."""
+    spans = word_spans(text)
+    prompt = Prompt(text, tuple(range(len(spans))), tuple((span,) for span in spans))
+    return backbone.columns(prompt, length, streams)
+
+
+def _mapped(
+    groups: Sequence[Group],
+    ours: Sequence[Columns],
+    theirs: Sequence[Columns],
+    here: range,
+) -> Iterator[tuple[list[int], list[int]]]:
+    """(source columns, target columns): each of the latter gets the mean of the former."""
+    (first, last), (start, end) = _text_ends(ours, here), _text_ends(theirs, here)
+    before = zip(range(here.start, first), range(here.start, start), strict=False)
+    behind = zip(range(last, here.stop), range(end, here.stop), strict=False)
+    yield from (([column], [other]) for column, other in (*before, *behind))
+    for group in groups:
+        if group.kind == "equal":
+            for word, other in zip(group.source, group.target, strict=True):
+                yield from _word_by_word(ours[word], theirs[other])
+        elif group.kind == "replaced":
+            sides = _together(ours, group.source), _together(theirs, group.target)
+            if all(sides):
+                yield sides
+
+
+def _word_by_word(ours: Columns, theirs: Columns) -> Iterator[tuple[list[int], list[int]]]:
+    """Token by token, or where a word has other tokens elsewhere, all by all."""
+    if len(ours) == len(theirs):
+        for mine, other in zip(ours, theirs, strict=True):
+            yield [mine], [other]
+    elif ours and theirs:
+        yield list(ours), list(theirs)
+
+
+def _text_ends(columns: Sequence[Columns], here: range) -> tuple[int, int]:
+    """The first column of a text's words, and the one behind the last."""
+    found = [column for word in columns for column in word]
+    return (min(found), max(found) + 1) if found else (here.start, here.start)
+
+
+def _together(columns: Sequence[Columns], words: Sequence[int]) -> list[int]:
+    """All columns of some words."""
+    return sorted({column for word in words for column in columns[word]})
+
+
+def _named(text: str, words: Sequence[int], columns: Sequence[Columns]) -> Columns:
+    """The columns of the words proper of a group, without punctuation."""
+    return tuple(_together(columns, _proper(text, words)))
+
+
+def _changes(
+    source: str, target: str, changed: Mapping[Group, list[tuple[Columns, Columns]]]
+) -> Iterator[Change]:
+    for group, columns in changed.items():
+        stood, stands = _extent(source, group.source), _extent(target, group.target)
+        if stood is None or stands is None:
+            continue  # punctuation on one side: there is no word that takes a word's place
+        texts = source[slice(*stood)], target[slice(*stands)]
+        if not columns:
+            raise ValueError(
+                f"{texts[0]!r} or {texts[1]!r} is beyond what the model reads of its prompt; "
+                "shorten the prompts"
+            )
+        yield Change(*texts, stood, tuple(columns))
+
+
+def _extent(text: str, words: Sequence[int]) -> Span | None:
+    """From the first to the last word proper of a group; None where it has none."""
+    proper = _proper(text, words)
+    spans = word_spans(text)
+    return (spans[proper[0]][0], spans[proper[-1]][1]) if proper else None
+
+
+def _proper(text: str, words: Sequence[int]) -> list[int]:
+    """Those of some words that are not punctuation."""
+    spans = word_spans(text)
+    return [word for word in words if re.match(r"\w", text[slice(*spans[word])])]
+
+
+def _factors(backbone: Backbone, text: str, length: int, weights: Mapping[str, float]) -> Tensor:
+    factors = torch.ones(length)
+    for words, weight in weights.items():
+        if not math.isfinite(weight):
+            raise ValueError(f"the weight of {words!r} is {weight}; allowed: a finite number")
+        factors[list(columns_of(backbone, text, words, length))] = float(weight)
+    return factors

@@ -1,0 +1,235 @@
+"""From class names to prompts, and from words to text columns, without ever guessing.
+
+A prompt that this module composes knows where each class stands because it put it there; in a
+given caption, classes are found as whole words, longest first. Characters become tokens through
+the tokenizer's own offsets.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from pixalign.core.values import Phrase
+
+Span = tuple[int, int]  # [start, end) in characters
+Classes = Iterable[str | Phrase]
+
+# What a phrase's first noun group ends before: prepositions, conjunctions, relatives, verbs.
+_AFTER_THE_HEAD = frozenset(
+    "with of in on at by for from under over behind beside near without to between inside outside "
+    "into onto against among around above below across along beyond through next and or but that "
+    "which who whose where while as is are was were has have".split()
+)
+_DETERMINERS = frozenset(
+    "a an the this these that those some any every each his her its their my your our no".split()
+)
+# Nouns that look like participles ("a tall building with windows").
+_NOUNS_IN_ING_OR_ED = frozenset(
+    "building ceiling painting drawing railing awning clothing ring king wing string swing thing "
+    "wedding morning evening pudding dumpling duckling earring sibling being crossing bed shed "
+    "sled seed weed reed bread steed moped shred head thread".split()
+)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text and, for each of ``classes`` (indices), the character spans where it stands."""
+
+    text: str
+    classes: tuple[int, ...]
+    spans: tuple[tuple[Span, ...], ...]
+
+
+def as_phrases(classes: Classes) -> tuple[Phrase, ...]:
+    """Clean classes into phrases; empty and duplicate ones are refused by name."""
+    if isinstance(classes, str | Phrase) or not isinstance(classes, Iterable):
+        raise ValueError(f"classes is {classes!r}; give a list of classes, such as ['dog', 'cat']")
+    classes = list(classes)
+    phrases: list[Phrase] = []
+    for position, item in enumerate(classes):
+        if not isinstance(item, str | Phrase):
+            raise ValueError(f"class {position + 1} is {item!r}; allowed: a string or a Phrase")
+        given = Phrase(item) if isinstance(item, str) else item
+        phrase = Phrase(_clean(given.name), _clean(given.phrase))
+        if not phrase.name:
+            raise ValueError(f"class {position + 1} of {len(classes)} is empty")
+        phrases.append(phrase)
+    if not phrases:
+        raise ValueError("no classes given; name at least one")
+    names = [phrase.name.casefold() for phrase in phrases]
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise ValueError(f"class {phrases[position].name!r} is given twice")
+    return tuple(phrases)
+
+
+def canonical_order(phrases: Sequence[Phrase]) -> list[int]:
+    """Indices of the phrases sorted by name: the same for every order of the classes."""
+    return sorted(range(len(phrases)), key=lambda i: (phrases[i].name.casefold(), phrases[i].name))
+
+
+def compose(
+    phrases: Sequence[Phrase], classes: Sequence[int], template: str, whole: bool = False
+) -> Prompt:
+    """ "a photo of c1, c2": the template filled with the phrases of those class indices."""
+    text, rest = template.split("{}")
+    spans: list[tuple[Span, ...]] = []
+    for count, index in enumerate(classes):
+        text += ", " if count else ""
+        start, end = (0, len(phrases[index].phrase)) if whole else name_span(phrases[index])
+        spans.append(((len(text) + start, len(text) + end),))
+        text += phrases[index].phrase
+    return Prompt(text + rest, tuple(classes), tuple(spans))
+
+
+def locate(phrases: Sequence[Phrase], caption: str, whole: bool = False) -> Prompt:
+    """Find every phrase in a caption; one that does not occur is an error that names it."""
+    prompt = find(phrases, caption, whole)
+    for index, phrase in enumerate(phrases):
+        if index not in prompt.classes:
+            inside = occurrences_of(phrase.phrase, prompt.text)
+            reason = "occurs only inside another class" if inside else "does not occur"
+            raise ValueError(f"class {phrase.phrase!r} {reason} in the caption {caption!r}")
+    return prompt
+
+
+def find(phrases: Sequence[Phrase], text: str, whole: bool = False) -> Prompt:
+    """The phrases that occur in a text, at each of their occurrences.
+
+    Longer phrases claim their words first, so "dog" is not found inside "hot dog" when both
+    are looked for.
+    """
+    text = unicodedata.normalize("NFC", text)
+    claimed: list[Span] = []
+    spans: dict[int, tuple[Span, ...]] = {}
+    for index in sorted(canonical_order(phrases), key=lambda i: -len(phrases[i].phrase)):
+        phrase = phrases[index]
+        free = [
+            (start, end)
+            for start, end in occurrences_of(phrase.phrase, text)
+            if not any(start < stop and begin < end for begin, stop in claimed)
+        ]
+        claimed += free
+        if free:
+            spans[index] = tuple(
+                span if whole else _shift(name_span(Phrase(phrase.name, text[slice(*span)])), span)
+                for span in free
+            )
+    there = tuple(sorted(spans))
+    return Prompt(text, there, tuple(spans[index] for index in there))
+
+
+def _shift(span: Span, by: Span) -> Span:
+    return by[0] + span[0], by[0] + span[1]
+
+
+def occurrences_of(words: str, text: str) -> list[Span]:
+    """Character spans where the words stand in the text as whole words, in any case."""
+    pattern = r"\s+".join(re.escape(word) for word in words.split())
+    return [m.span() for m in re.finditer(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE)]
+
+
+def name_span(phrase: Phrase) -> Span:
+    """Where the class itself stands in its phrase: its name, or else the head noun."""
+    named = occurrences_of(phrase.name, phrase.phrase)
+    if named:
+        return named[-1]
+    return head_noun(phrase.phrase) or (0, len(phrase.phrase))
+
+
+def head_noun(text: str) -> Span | None:
+    """The last word of the first noun group, by rule: "man" in "a tall man riding a horse".
+
+    The group ends before punctuation, a preposition, conjunction or relative, and a second
+    determiner; a participle left at such an end ("riding") is not the noun.
+    """
+    group: list[Span] = []
+    cut = False
+    for match in re.finditer(r"[\w'-]+|[^\w\s]", text):
+        word = match.group().casefold()
+        if not re.match(r"\w", word) or word in _DETERMINERS | _AFTER_THE_HEAD:
+            cut = bool(group)
+        else:
+            group.append(match.span())
+        if cut:
+            break
+    while cut and len(group) > 1 and _is_participle(text[slice(*group[-1])].casefold()):
+        group.pop()
+    if group:
+        return group[-1]
+    words = [match.span() for match in re.finditer(r"\w[\w'-]*", text)]
+    return words[-1] if words else None
+
+
+def _is_participle(word: str) -> bool:
+    return word.endswith(("ing", "ed")) and word not in _NOUNS_IN_ING_OR_ED
+
+
+def split(
+    phrases: Sequence[Phrase],
+    order: Sequence[int],
+    template: str,
+    fits: Callable[[str], bool],
+    whole: bool = False,
+) -> list[Prompt]:
+    """The fewest prompts that hold all classes and fit; sizes differ by at most one class."""
+    for index in order:
+        if not fits(compose(phrases, [index], template).text):
+            raise ValueError(
+                f"class {phrases[index].phrase!r} alone is longer than the model's text encoder "
+                "reads; shorten it"
+            )
+    for count in range(1, len(order) + 1):
+        groups = _even_groups(phrases, tuple(order), template, fits, count)
+        if groups is not None:
+            return [compose(phrases, group, template, whole) for group in groups]
+    raise AssertionError("single-class prompts fit, so the last split does too")
+
+
+def _even_groups(
+    phrases: Sequence[Phrase],
+    order: tuple[int, ...],
+    template: str,
+    fits: Callable[[str], bool],
+    count: int,
+) -> list[tuple[int, ...]] | None:
+    """Cut the order into ``count`` runs of nearly equal size that all fit, if that can be."""
+    size, larger = divmod(len(order), count)
+
+    @cache
+    def run_fits(start: int, length: int) -> bool:
+        return fits(compose(phrases, order[start : start + length], template).text)
+
+    @cache
+    def cut(start: int, groups: int, larger: int) -> tuple[tuple[int, ...], ...] | None:
+        if not groups:
+            return ()
+        for extra in (1, 0):
+            if extra > larger or (not extra and larger == groups):
+                continue
+            if run_fits(start, size + extra):
+                rest = cut(start + size + extra, groups - 1, larger - extra)
+                if rest is not None:
+                    return (order[start : start + size + extra], *rest)
+        return None
+
+    groups = cut(0, count, larger)
+    return None if groups is None else list(groups)
+
+
+def token_columns(offsets: Sequence[Span], spans: Iterable[Span]) -> tuple[int, ...]:
+    """Tokens that share a character with one of the spans; special tokens have none."""
+    return tuple(
+        column
+        for column, (start, end) in enumerate(offsets)
+        if any(start < stop and begin < end for begin, stop in spans if start < end)
+    )
+
+
+def _clean(text: str) -> str:
+    """Unicode-composed, with single spaces."""
+    return " ".join(unicodedata.normalize("NFC", text).split())

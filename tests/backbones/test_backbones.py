@@ -1,0 +1,412 @@
+"""Every family: recognised, read, asked, and left as it was."""
+
+import copy
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from diffusers import (
+    AutoencoderTiny,
+    DDIMScheduler,
+    DiffusionPipeline,
+    DPMSolverMultistepScheduler,
+    EDMDPMSolverMultistepScheduler,
+    EulerDiscreteScheduler,
+    StableDiffusionImg2ImgPipeline,
+    UNet2DModel,
+)
+
+import pixalign as pa
+import tiny
+from helpers import equal, everything
+from pixalign.backbones import FAMILIES, load, wrap
+from pixalign.backbones.load import family_of_folder, resolve_device
+from pixalign.diffusion.timesteps import positions
+from pixalign.pictures.reading import to_pixels
+
+EXPECTED = {
+    "sd1": ("sd", "epsilon", (128, 128), 4 * 8),
+    "sd2-v": ("sd", "velocity", (96, 96), 4 * 8),
+    "sd2-base": ("sd", "epsilon", (96, 96), 4 * 8),
+    "sdxl": ("sdxl", "epsilon", (128, 128), 4 * 4),
+    "sd3": ("sd3", "flow", (64, 64), 4 * 2),
+    "sd3-t5": ("sd3", "flow", (64, 64), 4 * 2),
+    "sd3.5": ("sd3", "flow", (64, 64), 4 * 2),
+}
+
+
+@pytest.mark.parametrize("name", tiny.BUILDERS)
+def test_what_a_family_says_of_itself(pipeline, name):
+    backbone = wrap(pipeline(name))
+    said = (backbone.family, backbone.objective, backbone.native_size, backbone.size_multiple)
+    assert said == EXPECTED[name]
+    assert backbone.family in FAMILIES
+
+
+def test_image_latents_are_the_scaled_posterior_mean(any_pipe):
+    backbone = wrap(any_pipe)
+    pixels = to_pixels(tiny.photo(50, 40), backbone.native_size)
+    latents = backbone.encode_image(pixels)
+
+    with torch.no_grad():
+        posterior = any_pipe.vae.encode(pixels).latent_dist
+    config = any_pipe.vae.config
+    expected = (posterior.mean - (config.shift_factor or 0)) * config.scaling_factor
+    torch.testing.assert_close(latents, expected)
+    assert torch.equal(latents, backbone.encode_image(pixels))  # nothing is sampled
+
+
+def test_text_is_what_the_pipeline_itself_would_read(any_pipe):
+    """The conditional embeddings that a plain call hands to the denoiser."""
+    backbone = wrap(any_pipe)
+    seen = {}
+
+    def keep(module, args, kwargs):
+        seen.setdefault("embeds", kwargs["encoder_hidden_states"])
+        added = kwargs.get("added_cond_kwargs") or {}
+        seen.setdefault("pooled", kwargs.get("pooled_projections", added.get("text_embeds")))
+        seen.setdefault("time_ids", added.get("time_ids"))
+
+    handle = backbone.denoiser.register_forward_pre_hook(keep, with_kwargs=True)
+    any_pipe("a photo of hot dog", num_inference_steps=1, guidance_scale=4.0, output_type="latent")
+    handle.remove()
+
+    text = backbone.encode_text(["a photo of hot dog"])
+    torch.testing.assert_close(text.embeds, seen["embeds"][1:])
+    if text.pooled is not None:
+        torch.testing.assert_close(text.pooled, seen["pooled"][1:])
+    if seen["time_ids"] is not None:
+        height, width = backbone.native_size
+        assert seen["time_ids"][1].tolist() == [height, width, 0, 0, height, width]
+
+
+def test_sdxl_is_told_the_size_of_the_picture(pipeline):
+    backbone = wrap(pipeline("sdxl"))
+    seen = []
+    handle = backbone.denoiser.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["added_cond_kwargs"]["time_ids"]),
+        with_kwargs=True,
+    )
+    steps = backbone.schedule.at_positions(positions("even", 2))
+    text = backbone.encode_text(["dog", "cat"])
+    backbone.predict(torch.randn(2, 4, 16, 40), steps, text)
+    handle.remove()
+    assert seen[0].tolist() == [[64, 160, 0, 0, 64, 160]] * 2
+
+
+def test_many_prompts_are_encoded_in_portions(pipeline):
+    backbone = wrap(pipeline("sdxl"))
+    prompts = [f"a photo of dog {i}" for i in range(70)]
+    text = backbone.encode_text(prompts)
+    assert len(text) == 70
+    single = backbone.encode_text(prompts[69:])
+    torch.testing.assert_close(text.embeds[69:], single.embeds, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(text.pooled[69:], single.pooled, atol=1e-5, rtol=1e-4)
+
+
+def test_epsilon_of_a_velocity_network(pipeline):
+    """Against diffusers' own conversion, done by its DDIM scheduler."""
+    pipe = pipeline("sd2-v")
+    backbone = wrap(pipe)
+    steps = backbone.schedule.at_indices([600])
+    z = torch.randn(1, 4, 24, 24, generator=torch.Generator().manual_seed(0))
+    text = backbone.encode_text(["a photo of dog"])
+    velocity = backbone.predict(z, steps, text)
+
+    alpha = pipe.scheduler.alphas_cumprod[600].sqrt()
+    sigma = (1 - pipe.scheduler.alphas_cumprod[600]).sqrt()
+    expected = alpha * velocity + sigma * z  # DDIMScheduler.step, prediction_type v_prediction
+    torch.testing.assert_close(backbone.epsilon(z, steps, text), expected)
+
+
+def test_schedule_does_not_depend_on_the_sampler(pipeline):
+    pipe = tiny.sd1()
+    expected = wrap(pipeline("sd1")).schedule.at_indices([0, 500, 999])
+    for sampler in (DDIMScheduler, EulerDiscreteScheduler):
+        pipe.scheduler = sampler.from_config(pipe.scheduler.config)
+        pipe.scheduler.set_timesteps(7)
+        found = wrap(pipe).schedule.at_indices([0, 500, 999])
+        torch.testing.assert_close(found.alpha, expected.alpha)
+
+
+def test_flow_schedule_survives_a_pipeline_call():
+    pipe = tiny.sd3()
+    backbone = wrap(pipe)
+    before = backbone.schedule.at_indices([20, 200]).sigma
+    pipe("a dog", num_inference_steps=3, output_type="latent")
+    assert torch.equal(wrap(pipe).schedule.at_indices([20, 200]).sigma, before)
+
+
+def test_loaded_pipeline_is_left_exactly_as_it_was(any_pipe, photo):
+    # The first call ever lets transformers hook its text encoders, for good.
+    any_pipe("a dog", num_inference_steps=1, output_type="latent")
+    before = everything(any_pipe)
+    settings = pa.AlignConfig(elbo_steps=2, collect_steps=2)
+    pa.Aligner.from_pretrained(any_pipe).align(photo, ["dog", "hot dog"], config=settings)
+    after = everything(any_pipe)
+
+    assert before.keys() == after.keys()
+    for key in before:
+        assert equal(before[key], after[key]), key
+
+
+def test_half_precision_pipeline_keeps_its_vae(photo):
+    """The VAE runs in float32 on a copy; the pipeline's own stays in half precision."""
+    pipe = tiny.sd1().to(torch.bfloat16)
+    before = everything(pipe)
+    settings = pa.AlignConfig(elbo_steps=2, collect_steps=2)
+    result = pa.Aligner(pipe).align(photo, ["dog", "cat"], config=settings)
+
+    assert np.isfinite(result.heatmaps).all()
+    assert result.provenance["model"]["dtype"] == "bfloat16"
+    after = everything(pipe)
+    assert all(equal(before[key], after[key]) for key in before)
+    full = pa.Aligner(tiny.sd1()).align(photo, ["dog", "cat"], config=settings)
+    np.testing.assert_allclose(result.losses, full.losses, rtol=0.05)
+
+
+@pytest.mark.parametrize("name", tiny.BUILDERS)
+def test_folder_and_object_give_the_same(pipeline, name, tmp_path, photo):
+    pipe = pipeline(name)
+    pipe.save_pretrained(tmp_path / "model")
+    settings = pa.AlignConfig(elbo_steps=2, collect_steps=2)
+    loaded = pa.Aligner.from_pretrained(tmp_path / "model", device="cpu")
+    given = pa.Aligner.from_pretrained(pipe)
+
+    theirs, as_laid_out = (
+        a.align(photo, ["dog", "zebra"], config=settings) for a in (given, loaded)
+    )
+    loaded.backbone.denoiser.to(memory_format=torch.contiguous_format)
+    ours = loaded.align(photo, ["dog", "zebra"], config=settings)
+
+    assert np.array_equal(ours.heatmaps, theirs.heatmaps)
+    assert np.array_equal(ours.losses, theirs.losses)
+    np.testing.assert_allclose(as_laid_out.losses, theirs.losses, rtol=1e-5)
+    assert family_of_folder(tmp_path / "model") == EXPECTED[name][0]
+
+
+def test_image_to_image_pipelines_share_the_family(pipeline, photo):
+    components = pipeline("sd1").components
+    pipe = StableDiffusionImg2ImgPipeline(**components, requires_safety_checker=False)
+    assert wrap(pipe).family == "sd"
+
+
+@pytest.mark.parametrize("model", ["FluxPipeline", "StableDiffusionXLImg2ImgPipeline"])
+def test_unknown_family_is_refused_before_weights_are_read(tmp_path, model):
+    index = {
+        "_class_name": model,
+        "transformer": ["diffusers", "FluxTransformer2DModel"],
+        "text_encoder_2": ["transformers", "T5EncoderModel"],
+    }
+    (tmp_path / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=rf"{model}.*no known family.*sd: .*sdxl: .*sd3: "):
+        load(tmp_path)
+    assert family_of_folder(tmp_path) is None
+
+
+def test_object_of_no_family_is_refused():
+    with pytest.raises(ValueError, match="UNet2DModel is of no known family"):
+        wrap(UNet2DModel(sample_size=8, block_out_channels=(32, 32, 32, 32)))
+
+
+def test_inpainting_networks_are_refused(sd1):
+    pipe = copy.copy(sd1)
+    pipe.unet = type(sd1.unet).from_config(sd1.unet.config, in_channels=9)
+    with pytest.raises(ValueError, match=r"9 input channels.*inpainting"):
+        pa.Aligner(pipe)
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        ("no/such/folder", FileNotFoundError, "neither a folder nor a hub id"),
+        ("nobody/nothing", OSError, "'nobody/nothing' is not to be had"),
+    ],
+)
+def test_models_that_are_not_there(model, error, message):
+    with pytest.raises(error, match=message):
+        pa.Aligner.from_pretrained(model)
+
+
+def test_folder_without_a_pipeline_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"no model_index\.json"):
+        load(tmp_path)
+
+
+def test_pickled_weights_are_refused(sd1, tmp_path):
+    sd1.save_pretrained(tmp_path, safe_serialization=False)
+    with pytest.raises(OSError, match=r"cannot load .*safetensors"):
+        load(tmp_path, device="cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_missing_device_is_named():
+    with pytest.raises(ValueError, match=r"'cuda' is not there; this machine has: .*cpu"):
+        resolve_device("cuda")
+
+
+def test_bad_choices_are_named(sd1_folder, sd1):
+    with pytest.raises(ValueError, match="device is 'gpu'; allowed: 'auto', 'cpu', 'cuda', 'mps'"):
+        load(sd1_folder, device="gpu")
+    with pytest.raises(ValueError, match="dtype is 'half'; allowed"):
+        load(sd1_folder, dtype="half")
+    with pytest.raises(ValueError, match="cannot change a loaded pipeline"):
+        pa.Aligner.from_pretrained(sd1, dtype="float16")
+
+
+def test_unknown_prediction_type_is_named():
+    pipe = tiny.sd1()
+    pipe.scheduler.register_to_config(prediction_type="edm")
+    with pytest.raises(ValueError, match="'edm'; allowed: epsilon, v_prediction, sample"):
+        _ = wrap(pipe).objective
+
+
+def test_sample_prediction_works(photo):
+    pipe = tiny.sd1(prediction_type="sample")
+    result = pa.Aligner(pipe).align(
+        photo, ["dog", "cat"], config=pa.AlignConfig(elbo_steps=2, collect_steps=2)
+    )
+    assert result.provenance["model"]["objective"] == "sample"
+    assert np.isfinite(result.losses).all()
+
+
+def test_compiled_pipeline_is_read_eagerly(photo):
+    """Hooks are invisible to compiled code, so reading must step around it."""
+    settings = pa.AlignConfig.uncalibrated(collect_steps=2)
+    plain = pa.Aligner(tiny.sd1()).align(photo, ["dog", "cat"], config=settings)
+    pipe = tiny.sd1()
+    pipe.unet = torch.compile(pipe.unet, backend="eager")
+    whole = pa.Aligner(pipe)
+    steps = whole.backbone.schedule.at_positions(positions("even", 1))
+    with torch.no_grad():  # compiled before the hooks come
+        whole.backbone.predict(
+            torch.randn(1, 4, 32, 32), steps, whole.backbone.encode_text(["dog"])
+        )
+    compiled = whole.align(photo, ["dog", "cat"], config=settings)
+
+    np.testing.assert_allclose(compiled.heatmaps, plain.heatmaps, atol=1e-5)
+
+
+def test_real_hub_configs_are_recognised():
+    """The component lists of the real models' model_index.json."""
+    clip, projected = "CLIPTextModel", "CLIPTextModelWithProjection"
+    real = {
+        "sd": {
+            "unet": "UNet2DConditionModel",
+            "text_encoder": clip,
+            "tokenizer": "CLIPTokenizer",
+        },
+        "sdxl": {
+            "unet": "UNet2DConditionModel",
+            "text_encoder": clip,
+            "text_encoder_2": projected,
+            "tokenizer": "CLIPTokenizer",
+            "tokenizer_2": "CLIPTokenizer",
+        },
+        "sd3": {
+            "transformer": "SD3Transformer2DModel",
+            "text_encoder": projected,
+            "text_encoder_2": projected,
+            "text_encoder_3": "T5EncoderModel",
+            "tokenizer": "CLIPTokenizer",
+            "tokenizer_2": "CLIPTokenizer",
+            "tokenizer_3": "T5TokenizerFast",
+        },
+    }
+    for family, components in real.items():
+        matching = [name for name, kind in FAMILIES.items() if kind.recognises(components)]
+        assert matching == [family]
+    unet = {"unet": "UNet2DConditionModel"}
+    others = {
+        "refiner": unet | {"text_encoder_2": projected, "tokenizer_2": "CLIPTokenizer"},
+        "DeepFloyd": unet | {"text_encoder": "T5EncoderModel", "tokenizer": "T5Tokenizer"},
+        "Kolors": unet | {"text_encoder": "ChatGLMModel", "tokenizer": "ChatGLMTokenizer"},
+        "Kandinsky": unet,
+    }
+    for components in others.values():
+        assert not any(kind.recognises(components) for kind in FAMILIES.values())
+
+
+def test_saved_pipelines_are_plain_diffusers_ones(sd1_folder):
+    pipe = DiffusionPipeline.from_pretrained(sd1_folder, dtype=torch.float32)
+    assert type(pipe).__name__ == "StableDiffusionPipeline"
+
+
+def test_schedulers_that_hide_their_training_are_refused(photo):
+    pipe = tiny.sdxl()
+    pipe.scheduler = EDMDPMSolverMultistepScheduler()
+    with pytest.raises(ValueError, match="EDMDPMSolverMultistepScheduler does not say"):
+        _ = wrap(pipe).schedule
+
+
+def test_flow_shift_of_other_samplers_is_read():
+    pipe = tiny.sd3()
+    expected = wrap(pipe).schedule.at_indices([200]).sigma
+    pipe.scheduler = DPMSolverMultistepScheduler(
+        use_flow_sigmas=True, prediction_type="flow_prediction", flow_shift=3.0
+    )
+    assert torch.equal(wrap(pipe).schedule.at_indices([200]).sigma, expected)
+
+
+def test_pipelines_with_a_part_missing_are_refused():
+    pipe = tiny.sd1()
+    pipe.text_encoder = None
+    assert wrap(pipe).family == "sd"  # enough to capture
+    with pytest.raises(ValueError, match="text_encoder is missing"):
+        pa.Aligner(pipe)
+
+
+def test_tiny_autoencoders_are_refused(photo):
+    pipe = tiny.sd1()
+    pipe.vae = AutoencoderTiny(
+        encoder_block_out_channels=(8, 8, 8),
+        decoder_block_out_channels=(8, 8, 8),
+        num_encoder_blocks=(1, 1, 1),
+        num_decoder_blocks=(1, 1, 1),
+    )
+    with pytest.raises(ValueError, match="AutoencoderTiny has no posterior"):
+        pa.Aligner(pipe).align(photo, ["dog"])
+
+
+def test_textual_inversions_of_several_vectors_are_refused(photo):
+    pipe = tiny.sd1()
+    vectors = {"<toy>": torch.randn(4, pipe.text_encoder.config.hidden_size)}
+    pipe.load_textual_inversion(vectors)
+    aligner = pa.Aligner(pipe)
+    with pytest.raises(ValueError, match="textual inversion of several vectors"):
+        aligner.align(photo, ["<toy>", "dog"])
+    assert aligner.align(photo, ["dog"], config=pa.AlignConfig(elbo_steps=1, collect_steps=1))
+
+
+def test_damaged_folders_are_explained(sd1_folder, tmp_path):
+    folder = shutil.copytree(sd1_folder, tmp_path / "model")
+    (folder / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"")
+    with pytest.raises(OSError, match="cannot load"):
+        load(folder, device="cpu")
+    (folder / "model_index.json").write_text("{")
+    with pytest.raises(ValueError, match=r"damaged model_index\.json"):
+        load(folder, device="cpu")
+    assert family_of_folder(folder) is None
+
+
+def test_folder_without_tokenizer_files_is_explained(sd1_folder, tmp_path, photo):
+    folder = shutil.copytree(sd1_folder, tmp_path / "model")
+    for file in (folder / "tokenizer").iterdir():
+        file.unlink()
+    with pytest.raises((OSError, ValueError), match=r"cannot load|tokenizer has \d+ tokens"):
+        pa.Aligner.from_pretrained(folder, device="cpu").align(photo, ["dog"])
+
+
+@pytest.mark.parametrize("device", ["cpu:x", "cpu:0", "cuda:x", "mps:1"])
+def test_device_numbers(device):
+    with pytest.raises(ValueError, match="device"):
+        resolve_device(device)
+
+
+def test_image_prompt_adapters_are_refused():
+    pipe = tiny.sd1()
+    pipe.unet.register_to_config(encoder_hid_dim_type="ip_image_proj")
+    with pytest.raises(ValueError, match=r"unload_ip_adapter\(\)"):
+        pa.Aligner(pipe)

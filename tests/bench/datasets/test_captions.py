@@ -1,0 +1,386 @@
+"""Captions: which words name a class, in files of every kind, and tables of counts."""
+
+import csv
+import gzip
+import json
+import re
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pixalign.bench.datasets.captions import Matcher, count_captions, load_counts, save_counts
+from pixalign.bench.datasets.names import aliases_of
+from pixalign.bench.datasets.plurals import forms_of, plurals_of
+from pixalign.bench.datasets.sample import CLASSES, class_list
+from pixalign.scenes.atlas import class_names, plurals
+
+TABLES = Path(__file__).parents[4] / "shared" / "data" / "laion_counts"
+
+
+def counted(tmp_path, captions, classes, **options):
+    path = tmp_path / "captions.txt"
+    path.write_text("".join(f"{caption}\n" for caption in captions), encoding="utf-8")
+    return list(count_captions(path, classes, **options).values())
+
+
+# PromptPlan
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("dog", "dogs"),
+        ("strawberry", "strawberries"),
+        ("monkey", "monkeys"),
+        ("bus", "buses"),
+        ("box", "boxes"),
+        ("bench", "benches"),
+        ("toothbrush", "toothbrushes"),
+        ("glass", "glasses"),
+        ("knife", "knives knifes"),
+        ("shelf", "shelves shelfs"),
+        ("leaf", "leaves leafs"),
+        ("giraffe", "giraffes"),
+        ("roof", "roofs"),
+        ("cafe", "cafes"),
+        ("tomato", "tomatoes tomatos"),
+        ("radio", "radios"),
+        ("man", "men"),
+        ("woman", "women"),
+        ("snowman", "snowmen"),
+        ("ottoman", "ottomans"),
+        ("person", "people persons"),
+        ("child", "children"),
+        ("mouse", "mice"),
+        ("sheep", "sheep"),
+    ],
+)
+def test_plurals_by_hand(name, expected):
+    assert list(plurals_of(name)) == expected.split()
+
+
+def test_the_word_that_changes():
+    assert plurals_of("computer mouse") == ("computer mice",)
+    assert plurals_of("wine glass") == ("wine glasses",)
+    assert plurals_of("chest of drawers") == ("chests of drawers",)
+
+
+def test_plural_names_also_mean_one():
+    assert forms_of("buses") == ("buses", "bus")
+    assert forms_of("people") == ("people", "person", "persons")
+    assert forms_of("glasses")[0] == "glasses"
+    assert "glass" not in forms_of("glasses")
+    assert forms_of("sheep") == ("sheep",)
+    assert forms_of("bus") == ("bus", "buses")
+
+
+def test_rules_agree_with_the_lab_plurals():
+    """A table that other people wrote."""
+    wrong = [
+        (name, many)
+        for name, many in zip(class_names(), plurals(), strict=True)
+        if many not in forms_of(name)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("A dog and a DOG", ["dog"]),
+        ("two dogs, three hot dogs", ["dog", "hot dog"]),
+        ("a hot dog", ["hot dog"]),
+        ("hot-dog stand", ["hot dog"]),
+        ("hot  Dog's bun", ["hot dog"]),
+        ("hotdog doghouse underdog dog_2 dogged", ["hot dog"]),  # by its alias
+        ("a dog-friendly cafe", ["dog"]),
+        ("dog,person", ["dog", "person"]),
+        ("people", ["person"]),
+        ("traffic light bulb", ["traffic light", "light bulb"]),
+        ("light", []),
+        ("a teddy bear is no bear", ["bear", "teddy bear"]),
+        ("teddy bears", ["teddy bear"]),
+        ("hot. dog", ["dog"]),
+        ("CAFÉ", ["café"]),
+        ("cafe\N{COMBINING ACUTE ACCENT}s", ["café"]),
+        ("", []),
+    ],
+)
+def test_which_classes_a_caption_names(caption, expected):
+    names = [
+        "dog",
+        "hot dog",
+        "person",
+        "traffic light",
+        "light bulb",
+        "bear",
+        "teddy bear",
+        "café",
+    ]
+    match = Matcher.of(names, {})
+    assert sorted(names[index] for index in match(caption)) == sorted(expected)
+
+
+WORDS = ("hot", "dog", "dogs", "house", "bun", "x")
+NAMES = ("dog", "hot dog", "dog house", "hot", "house bun", "hot dog house")
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=8))
+def test_names_inside_longer_ones_do_not_count(words):
+    """Against all spans of words, compared by hand."""
+    forms = {form: name for name in NAMES for form in forms_of(name)}
+    spans = [
+        (start, end, forms[" ".join(words[start:end])])
+        for start in range(len(words))
+        for end in range(start + 1, len(words) + 1)
+        if " ".join(words[start:end]) in forms
+    ]
+    free = {
+        name
+        for start, end, name in spans
+        if not any(a <= start and end <= b and (a, b) != (start, end) for a, b, _ in spans)
+    }
+    found = Matcher.of(NAMES, {})(" ".join(words))
+    assert {NAMES[index] for index in found} == free
+
+
+@given(
+    st.lists(st.sampled_from(class_list("coco")), max_size=5),
+    st.sampled_from((", ", " and ", "/", ".\n")),
+)
+def test_any_list_of_names_is_found(names, between):
+    found = Matcher.of(class_list("coco"), {})(between.join(names).upper())
+    assert {class_list("coco")[index] for index in found} == set(names)
+
+
+def test_given_plurals_replace_the_rules(tmp_path):
+    captions = ["formulae", "formulas", "a formula"]
+    assert counted(tmp_path, captions, ["formula"]) == [2]
+    assert counted(tmp_path, captions, ["formula"], plurals={"formula": "formulae"}) == [2]
+    assert counted(tmp_path, ["formulae"], ["formula"], plurals={"formula": "formulae"}) == [1]
+    with pytest.raises(ValueError, match="a name in plurals is 'dog'; allowed: 'formula'"):
+        counted(tmp_path, captions, ["formula"], plurals={"dog": "dogs"})
+
+
+def test_bad_classes(tmp_path):
+    with pytest.raises(ValueError, match="class 'Dog' is given twice"):
+        counted(tmp_path, ["dog"], ["dog", "Dog"])
+    with pytest.raises(ValueError, match="no classes given"):
+        counted(tmp_path, ["dog"], [])
+
+
+# Files
+
+CAPTIONS = ["a dog, the dog", 'he said: "cats"', "two\ttabs, a hot dog", "", "dog\nand cat"]
+EXPECTED = {"dog": 2, "cat": 2, "hot dog": 1}
+
+
+def written(folder, kind):
+    path = folder / f"captions{kind}"
+    rows = [("http://x/dog.jpg", caption) for caption in CAPTIONS]
+    if kind == ".parquet":
+        pyarrow.parquet.write_table(
+            pyarrow.table({"URL": ["cat"] * 6, "TEXT": [*CAPTIONS, None]}), path
+        )
+        return path
+    opened = gzip.open if kind.endswith(".gz") else open
+    with opened(path, "wt", encoding="utf-8", newline="") as file:
+        if ".txt" in kind:
+            file.writelines(caption.replace("\n", " ") + "\n" for caption in CAPTIONS)
+        elif ".csv" in kind:
+            csv.writer(file).writerows([("url", "caption"), *rows, ("short",)])
+        else:
+            plain = [(url, text.replace("\n", " ").replace("\t", " ")) for url, text in rows]
+            file.writelines("\t".join(row) + "\n" for row in [("url", "text"), *plain])
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind", [".txt", ".csv", ".tsv", ".txt.gz", ".csv.gz", ".tsv.gz", ".parquet"]
+)
+def test_every_kind_of_file(kind, tmp_path):
+    path = written(tmp_path, kind)
+    assert count_captions(path, list(EXPECTED)) == EXPECTED
+    assert count_captions([str(path), path], list(EXPECTED)) == {
+        k: 2 * v for k, v in EXPECTED.items()
+    }
+
+
+def test_unclosed_quotes_in_tsv_swallow_nothing(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text('caption\turl\n"a dog\tx\na dog"\ty\na dog\tz\n')
+    assert count_captions(path, ["dog"]) == {"dog": 3}
+
+
+def test_columns(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("alt,text,caption\ncat,dog,fish\n")
+    assert count_captions(path, ["cat", "dog", "fish"]) == {"cat": 0, "dog": 0, "fish": 1}
+    assert count_captions(path, ["cat", "dog"], column="alt") == {"cat": 1, "dog": 0}
+    with pytest.raises(ValueError, match=r"a.csv' has no column title; allowed: 'alt', 'text', 'c"):
+        count_captions(path, ["cat"], column="title")
+    path.write_text("")
+    with pytest.raises(ValueError, match="has no column caption or TEXT or text; allowed: "):
+        count_captions(path, ["cat"])
+    with pytest.raises(ValueError, match="has no column x; allowed: 'URL', 'TEXT'"):
+        count_captions(written(tmp_path, ".parquet"), ["cat"], column="x")
+
+
+def test_bad_files(tmp_path, monkeypatch):
+    good = written(tmp_path, ".txt")
+    with pytest.raises(FileNotFoundError, match=r"caption file '.*none.txt' is missing"):
+        count_captions([good, tmp_path / "none.txt"], ["cat"])
+    with pytest.raises(FileNotFoundError, match="is a folder"):
+        count_captions(tmp_path, ["cat"])
+    (tmp_path / "a.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"a.json' ends in '.json'; allowed: .txt, .csv, .tsv"):
+        count_captions(tmp_path / "a.json", ["cat"])
+    with pytest.raises(ValueError, match="there are 0 files of captions"):
+        count_captions([], ["cat"])
+    packed = written(tmp_path, ".txt.gz")
+    packed.write_bytes(packed.read_bytes()[:-12])
+    with pytest.raises(ValueError, match=r"captions.txt.gz' is damaged"):
+        count_captions(packed, ["cat"])
+    packed.write_text("not packed")
+    with pytest.raises(ValueError, match=r"captions.txt.gz' is damaged"):
+        count_captions(packed, ["cat"])
+    (tmp_path / "a.parquet").write_text("no table")
+    with pytest.raises(ValueError, match=r"a.parquet' is damaged"):
+        count_captions(tmp_path / "a.parquet", ["cat"])
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ValueError, match=r'needs pyarrow; .*pip install "pixalign\[bench\]"'):
+        count_captions(tmp_path / "a.parquet", ["cat"])
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfdog\r\n\xff dog \xfe\ncat")
+    assert count_captions(path, ["dog", "cat"]) == {"dog": 2, "cat": 1}
+
+
+def test_long_files_are_fast_and_not_kept(tmp_path):
+    """The bound is far below what is usual: 150,000 captions a second on one core."""
+    path, count = tmp_path / "a.txt", 60_000
+    with open(path, "w") as file:
+        for number in range(count):
+            file.write(
+                f"photo {number} of two dogs beside a parking meter on a long street at night\n"
+            )
+    begun = time.process_time()
+    found = count_captions(path, class_list("coco"))
+    assert count / (time.process_time() - begun) > 20_000
+    assert found["parking meter"] == found["dog"] == count
+    tracemalloc.start()
+    count_captions(path, ["dog"])
+    assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 8
+    tracemalloc.stop()
+
+
+# Tables
+
+
+def test_counts_come_back(tmp_path):
+    path = save_counts(tmp_path / "counts.json", {"hot dog": 3, "café": 0})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"hot dog": 3, "café": 0}
+    assert load_counts(path, ["café", "Hot Dog"]) == {"café": 0, "Hot Dog": 3}
+    save_counts(path, {"dog": 1})
+    assert load_counts(path, ["dog"]) == {"dog": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["counts.json"]
+
+
+def test_names_of_a_table(tmp_path):
+    table = {"bus": 5, "person": 7, "people": 9, "airplane": 2, "t-shirt": 4, "Shelf": 6}
+    path = save_counts(tmp_path / "counts.json", table)
+    names = ["buses", "people", "persons", "T shirt", "shelves"]
+    assert list(load_counts(path, names).values()) == [5, 9, 7, 4, 6]
+    assert load_counts(path, ["plane"]) == {"plane": 2}  # by an alias
+    message = "counts.json' has no count of cat; sofa (or couch, settee). Add a line for each"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_counts(path, ["plane", "bus", "cat", "sofa"])
+
+
+def test_of_several_words_for_a_class_the_most_frequent_counts(tmp_path):
+    path = save_counts(tmp_path / "counts.json", {"motorbike": 3, "motorcycle": 9, "sofa": 5})
+    assert load_counts(path, ["motorbike", "couch"]) == {"motorbike": 9, "couch": 5}
+    # A word that is a class itself stands for no other.
+    assert load_counts(path, ["motorbike", "motorcycle"]) == {"motorbike": 3, "motorcycle": 9}
+
+
+def test_joined_names_are_found_as_captions_write_them(tmp_path):
+    text = "a potted plant on dining tables\nToilet, TV and a hotdog\na plane; an airplane\ntv, tv"
+    (tmp_path / "captions.txt").write_text(text)
+    names = ["pottedplant", "diningtable", "closestool", "tvmonitor", "hot dog", "aeroplane", "dog"]
+    found = count_captions(tmp_path / "captions.txt", names)
+    assert list(found.values()) == [1, 1, 1, 2, 1, 1, 0]
+
+
+def test_aliases_are_of_classes_and_of_no_other_class():
+    table = json.loads((CLASSES / "aliases.json").read_text(encoding="utf-8"))
+    assert list(table) == sorted(table)
+    lists = [class_list(name) for name in ("voc", "context", "coco", "ade20k", "aep")]
+    known = {form for names in lists for name in names for form in forms_of(name)}
+    assert set(table) <= known | {"motorcycle", "couch"}
+    for names in lists:
+        taken = {form for name in names for form in forms_of(name)}
+        used = [alias for own in aliases_of(names) for alias in own]
+        assert not taken & set(used)
+        assert len(used) == len(set(used)), "two classes of a list share a word"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "holds a list; allowed: name, count"),
+        ('{"dog": "3"}', "has the count '3' of 'dog'; allowed: integers from 0"),
+        ('{"dog": -1}', "has the count -1 of 'dog'"),
+        ('{"dog": true}', "has the count True of 'dog'"),
+    ],
+)
+def test_bad_tables(text, message, tmp_path):
+    path = tmp_path / "counts.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"counts.json' {message}"):
+        load_counts(path, ["dog"])
+
+
+@pytest.mark.skipif(not TABLES.is_dir(), reason="the public tables are not here")
+def test_public_tables():
+    laion, aesthetics = sorted(TABLES.glob("*.json"))
+    found = load_counts(laion, class_list("voc"))
+    assert len(found) == 20
+    assert found["people"] > found["cow"] > 0
+    assert found["buses"] == json.loads(laion.read_text())["bus"]
+    table = json.loads(aesthetics.read_text())
+    found = load_counts(aesthetics, class_list("voc"))
+    aliases = {"plane": "airplane", "motorbike": "motorcycle", "sofa": "couch", "monitor": "screen"}
+    for name, alias in aliases.items():
+        assert name not in table
+        assert found[name] == table[alias]
+    joined = {"closestool": "toilet", "tvmonitor": "television", "diningtable": "dining table"}
+    assert load_counts(aesthetics, list(joined)) == {
+        name: max(table[alias], table["tv"] if name == "tvmonitor" else 0)
+        for name, alias in joined.items()
+    }
+
+
+@pytest.mark.skipif(not TABLES.is_dir(), reason="the public tables are not here")
+@pytest.mark.parametrize(
+    ("name", "lacking"), [("voc", 0), ("context", 1), ("coco", 12), ("ade20k", 41), ("aep", 12)]
+)
+def test_what_the_largest_public_table_lacks(name, lacking):
+    """It has single words only: names of several are not in it."""
+    path = TABLES / "coco_laion400m_lemmatized.json"
+    if not lacking:
+        assert len(load_counts(path, class_list(name))) == len(class_list(name))
+        return
+    with pytest.raises(ValueError, match="has no count of") as error:
+        load_counts(path, class_list(name))
+    assert str(error.value).count("; ") + 1 == lacking

@@ -1,0 +1,359 @@
+"""Dataset layouts: every label in its place, every broken tree named."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import trees
+from pixalign.bench.datasets import DATASETS, check, find_datasets, open_dataset
+from pixalign.bench.datasets.sample import class_list
+from pixalign.bench.datasets.voc import colour_map
+from trees import HIGH, WIDE, labels, lines, mask, photo
+
+FILES = tuple(trees.BUILDERS)
+
+
+def built(name, root, **options):
+    home = trees.BUILDERS[name](root, **options)
+    return home, open_dataset(name, root)
+
+
+# All layouts
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "first", "last"),
+    [
+        ("voc", 20, "plane", "monitor"),
+        ("context", 59, "airplane", "wood"),
+        ("coco", 80, "person", "toothbrush"),
+        ("ade20k", 150, "wall", "flag"),
+        ("aep", 38, "backpack", "strawberry"),
+    ],
+)
+def test_class_lists(name, count, first, last):
+    classes = class_list(name)
+    assert len(classes) == len(set(classes)) == count
+    assert (classes[0], classes[-1]) == (first, last)
+    assert all(text == " ".join(text.split()).lower() for text in classes)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_samples_are_pictures_with_their_truth(name, tmp_path):
+    _, dataset = built(name, tmp_path)
+    assert (dataset.name, len(dataset)) == (name, 2)
+    assert dataset.split == DATASETS[name].splits[0]
+    assert dataset.counts() is None
+    samples = list(dataset)
+    assert tuple(sample.key for sample in samples) == dataset.keys
+    for index, sample in enumerate(samples):
+        assert sample.image.mode == "RGB"
+        assert sample.image.size == (WIDE, HIGH)
+        assert sample.truth.dtype == np.uint8
+        assert np.array_equal(sample.truth, dataset.truth(index))
+        assert sample.group == ""
+    assert np.array_equal(dataset[-1].truth, samples[-1].truth)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_digest_tells_pictures_apart(name, tmp_path):
+    _, one = built(name, tmp_path / "one")
+    _, same = built(name, tmp_path / "same")
+    assert one.digest() == same.digest()
+    assert one.digest() != open_dataset(name, tmp_path / "one", limit=1).digest()
+    path = one.images[one.keys[0]]
+    path.write_bytes(path.read_bytes() + b"x")
+    assert one.digest() != same.digest()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_limit_takes_the_first_keys(name, tmp_path):
+    _, whole = built(name, tmp_path)
+    one = open_dataset(name, str(tmp_path), limit=1)
+    assert one.keys == whole.keys[:1]
+    assert one[-1].key == whole.keys[0]
+    assert np.array_equal(one.truth(-1), whole.truth(0))
+    assert len(open_dataset(name, tmp_path, limit=9)) == 2
+    with pytest.raises(ValueError, match="limit is 0; allowed: 1 or more"):
+        open_dataset(name, tmp_path, limit=0)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_survives_another_process(name, tmp_path):
+    _, dataset = built(name, tmp_path)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert np.array_equal(copy[0].truth, dataset[0].truth)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_wrong_root_is_explained(name, tmp_path):
+    root = tmp_path / "data" / "here"
+    home = trees.BUILDERS[name](root)
+    with pytest.raises(FileNotFoundError, match=r"root '.*nowhere' is missing; name a folder"):
+        open_dataset(name, tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=f"dataset '{name}' needs a root: the folder that holds"):
+        open_dataset(name, None)
+    inside = next(path for path in sorted(home.iterdir()) if path.is_dir())
+    for wrong, message in (
+        (inside, r"root '.*' is inside the dataset; give '(.*)' instead"),
+        (root.parent, r"the dataset is one level deeper than '.*data'; give '(.*)'"),
+    ):
+        with pytest.raises(FileNotFoundError) as error:
+            open_dataset(name, wrong)
+        advised = re.fullmatch(message, str(error.value))
+        assert len(open_dataset(name, advised[1])) == 2
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no .* below '.*empty'; found: nothing"):
+        open_dataset(name, tmp_path / "empty")
+
+
+def test_one_level_too_deep_in_voc(tmp_path):
+    home, _ = built("voc", tmp_path)
+    for root in (home, home.parent):
+        with pytest.raises(FileNotFoundError, match="is inside the dataset; give") as error:
+            open_dataset("voc", root)
+        assert repr(str(tmp_path.resolve())) in str(error.value)
+
+
+def test_what_was_found_instead(tmp_path):
+    lines(tmp_path / "notes.txt", "x")
+    (tmp_path / "VOC2012").mkdir()
+    with pytest.raises(FileNotFoundError, match="no VOCdevkit/VOC2012 below") as error:
+        open_dataset("voc", tmp_path)
+    assert str(error.value).endswith("found: VOC2012, notes.txt")
+    (tmp_path / "VOCdevkit" / "VOC2012" / "JPEGImages").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"no ImageSets/Segmentation below .*JPEGImages"):
+        open_dataset("voc", tmp_path)
+
+
+def test_names_and_splits_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="dataset is 'pascal'; allowed: 'voc', 'context'"):
+        open_dataset("pascal", tmp_path)
+    with pytest.raises(ValueError, match="split of voc is 'test'; allowed: 'val', 'train'"):
+        open_dataset("voc", tmp_path, "test")
+
+
+def test_layouts_are_found(tmp_path):
+    assert find_datasets(tmp_path) == []
+    for name in ("voc", "context", "coco", "ade20k"):
+        trees.BUILDERS[name](tmp_path)
+    trees.aep(tmp_path / "aep")
+    assert find_datasets(tmp_path) == ["voc", "context", "coco", "ade20k", "aep"]
+    assert find_datasets(trees.folder(tmp_path / "own")) == ["folder"]
+    with pytest.raises(FileNotFoundError, match="is missing"):
+        find_datasets(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_missing_files_are_named(name, tmp_path):
+    _, dataset = built(name, tmp_path)
+    key = dataset.keys[0]
+    dataset.masks[key].unlink()
+    with pytest.raises(FileNotFoundError, match=f"1 of 2 masks are missing in .*: {key}"):
+        open_dataset(name, tmp_path)
+    dataset.images[key].unlink()
+    if name in ("voc", "context"):  # they list their images
+        with pytest.raises(FileNotFoundError, match=f"1 of 2 images are missing in .*: {key}"):
+            open_dataset(name, tmp_path)
+    else:
+        assert key not in open_dataset(name, tmp_path).keys
+        dataset.images[dataset.keys[1]].unlink()
+        with pytest.raises(FileNotFoundError, match="1 of 1 images are missing in"):
+            open_dataset(name, tmp_path)
+
+
+def test_only_the_first_missing_are_named(tmp_path):
+    home = trees.voc(tmp_path)
+    lines(home / "ImageSets" / "Segmentation" / "val.txt", "a", "b", "2007_000033", "c", "d")
+    with pytest.raises(FileNotFoundError, match="4 of 5 images are missing") as error:
+        open_dataset("voc", tmp_path)
+    assert str(error.value).endswith("JPEGImages': a, b, c and 1 more")
+
+
+# Pictures and masks as they come
+
+
+def test_odd_pictures(tmp_path):
+    home, dataset = built("voc", tmp_path)
+    path = home / "JPEGImages" / "2007_000033.jpg"
+    photo(path, mode="L")
+    pixels = np.asarray(dataset[1].image)
+    assert (pixels[..., 0] == pixels[..., 2]).all()
+    photo(path, mode="CMYK")
+    assert dataset[1].image.mode == "RGB"
+    turned = Image.Exif()
+    turned[0x0112] = 6  # stored lying on its side
+    Image.new("RGB", (HIGH, WIDE)).save(path, exif=turned)
+    assert dataset[1].image.size == (WIDE, HIGH)
+    assert check(dataset).heights == (HIGH, HIGH)
+    photo(path, exif=turned)
+    expected = r"2007_000033.jpg' is 12x16 pixels upright, its mask is 16x12; allowed: the same"
+    with pytest.raises(ValueError, match=expected):
+        dataset[1]
+    with pytest.raises(ValueError, match=expected):
+        check(dataset)
+
+
+def test_damaged_files_are_named(tmp_path):
+    home, dataset = built("voc", tmp_path)
+    path = home / "SegmentationClass" / "2007_000033.png"
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(ValueError, match=r"mask '.*2007_000033.png' is damaged or no image"):
+        dataset.truth(1)
+    (home / "JPEGImages" / "2007_000042.jpg").write_text("no picture")
+    with pytest.raises(ValueError, match=r"2007_000042.jpg' is not an image"):
+        dataset[0]
+    with pytest.raises(ValueError, match="is damaged or no image") as error:
+        check(dataset)
+    assert [line.split("'")[1][-15:] for line in str(error.value).splitlines()] == [
+        "2007_000042.jpg",
+        "2007_000033.png",
+    ]
+
+
+def test_masks_of_other_kinds(tmp_path):
+    _, dataset = built("folder", tmp_path)
+    path = dataset.masks["a"]
+    Image.fromarray(labels(0, 2).astype(np.uint16)).save(path)
+    assert np.array_equal(dataset.truth(0), labels(0, 2))
+    Image.fromarray(labels(0, 1).astype(bool)).save(path)
+    assert np.array_equal(dataset.truth(0), labels(0, 1))
+    Image.fromarray(labels(0, 1).astype(np.uint16) * 300).save(path)
+    with pytest.raises(ValueError, match=r"a.png' has label 300; allowed: 0 to 2 and 255"):
+        dataset.truth(0)
+    Image.fromarray(labels(0, 1)).convert("RGB").save(path)
+    with pytest.raises(ValueError, match=r"a.png' has mode RGB; allowed: palette \(P\) or grey"):
+        dataset.truth(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "odd", "allowed"),
+    [
+        ("voc", 21, "0 to 20 and 255"),
+        ("context", 60, "0 to 59"),
+        ("context", 255, "0 to 59"),
+        ("ade20k", 151, "0 to 150"),
+        ("ade20k", 255, "0 to 150"),
+        ("aep", 39, "0 to 38"),
+        ("folder", 3, "0 to 2 and 255"),
+    ],
+)
+def test_other_labels_are_refused(name, odd, allowed, tmp_path):
+    _, dataset = built(name, tmp_path)
+    path = dataset.masks[dataset.keys[1]]
+    mask(path, labels(0, odd))
+    with pytest.raises(ValueError, match=f"{path.name}' has label {odd}; allowed: {allowed}$"):
+        dataset[1]
+    with pytest.raises(ValueError, match=f"{path.name}' has label {odd}; allowed: {allowed}$"):
+        check(dataset)
+
+
+# VOC
+
+
+def test_voc_truth(tmp_path):
+    _, dataset = built("voc", tmp_path)
+    assert dataset.keys == ("2007_000042", "2007_000033")  # as listed
+    assert dataset[0].present == ()
+    assert dataset[1].present == (0, 19)
+    assert np.array_equal(dataset.truth(1), labels(0, 1, 20, 255))
+
+
+def test_voc_prefers_the_augmented_masks(tmp_path):
+    home, plain = built("voc", tmp_path)
+    trees.voc(tmp_path, masks="SegmentationClassAug")
+    mask(home / "SegmentationClassAug" / "2007_000033.png", labels(7, 7))
+    augmented = open_dataset("voc", tmp_path)
+    assert augmented[1].present == (6,)
+    assert plain.masks_from == "SegmentationClass"
+    assert augmented.masks_from == "SegmentationClassAug"
+
+
+def test_voc_takes_the_indices_of_any_palette(tmp_path):
+    _, dataset = built("voc", tmp_path)
+    path = dataset.masks["2007_000033"]
+    published = [value for colour in colour_map() for value in colour]
+    odd = np.random.default_rng(0).integers(0, 256, 768).tolist()
+    for palette in (published, odd, [v for grey in range(256) for v in (grey,) * 3]):
+        mask(path, labels(0, 1, 20, 255), palette)
+        assert np.array_equal(dataset.truth(1), labels(0, 1, 20, 255))
+
+
+def test_voc_colours(tmp_path):
+    colours = {label: colour for colour, label in colour_map().items()}
+    # From VOC's development kit: background, aeroplane, bicycle, tv monitor, not counted.
+    published = {0: (0, 0, 0), 1: (128, 0, 0), 2: (0, 128, 0), 20: (0, 64, 128)}
+    assert published | {255: (224, 224, 192)} == {k: colours[k] for k in (0, 1, 2, 20, 255)}
+    assert len(colours) == 256
+    _, dataset = built("voc", tmp_path)
+    path = dataset.masks["2007_000033"]
+    table = np.array([colours[label] for label in range(256)], dtype=np.uint8)
+    for values in (labels(0, 20, 2, 255), labels(*range(1, 17))):
+        Image.fromarray(table[values]).save(path)
+        assert np.array_equal(dataset.truth(1), values)
+    for colour in ((1, 2, 3), colours[21]):
+        Image.new("RGB", (WIDE, HIGH), colour).save(path)
+        expected = rf"2007_000033.png' has the colour \({colour[0]}, .*22 colours of VOC's map"
+        with pytest.raises(ValueError, match=expected):
+            dataset.truth(1)
+
+
+def test_voc_masks_that_a_program_renumbered(tmp_path):
+    colours = {label: colour for colour, label in colour_map().items()}
+    _, dataset = built("voc", tmp_path)
+    palette = [value for label in (0, 15, 1) for value in colours[label]]
+    mask(dataset.masks["2007_000033"], labels(0, 1, 2, 0), palette)
+    with pytest.raises(ValueError, match=r"labels \[0, 15, 1\] at the indices \[0, 1, 2\]"):
+        dataset.truth(1)
+
+
+def test_voc_lists(tmp_path):
+    home, _ = built("voc", tmp_path)
+    listed = home / "ImageSets" / "Segmentation" / "val.txt"
+    pair = "/JPEGImages/2007_000033.jpg /SegmentationClassAug/2007_000033.png"
+    listed.write_text(f"﻿{pair}\r\n\r\n", encoding="utf-8")
+    assert open_dataset("voc", tmp_path).keys == ("2007_000033",)
+    lines(listed, "2007_000033", "2007_000042", "2007_000033")
+    with pytest.raises(ValueError, match=r"val.txt' names 2007_000033 twice"):
+        open_dataset("voc", tmp_path)
+    listed.write_text("\n")
+    with pytest.raises(ValueError, match=r"val.txt' is empty"):
+        open_dataset("voc", tmp_path)
+    listed.unlink()
+    with pytest.raises(FileNotFoundError, match=r"val.txt' is missing"):
+        open_dataset("voc", tmp_path)
+
+
+# Context and ADE20K
+
+
+def test_context_truth_and_lists(tmp_path):
+    home, dataset = built("context", tmp_path)
+    assert dataset.keys == ("b", "a")
+    assert dataset[1].present == (6, 58)
+    assert dataset.classes[58] == "wood"
+    (home / "ImageSets" / "SegmentationContext" / "val.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"neither list .*Context/val.txt' .* are of val"):
+        open_dataset("context", tmp_path)
+    lines(home / "ImageSets" / "Main" / "val.txt", "b", "a", "without-mask")
+    assert open_dataset("context", tmp_path).keys == ("b", "a")
+    lines(home / "ImageSets" / "Main" / "val.txt", "without-mask")
+    with pytest.raises(FileNotFoundError, match=r"no mask of val in .*SegmentationClassContext"):
+        open_dataset("context", tmp_path)
+
+
+def test_ade20k_truth_and_splits(tmp_path):
+    home, dataset = built("ade20k", tmp_path)
+    assert dataset.keys == ("ADE_val_00000001", "ADE_val_00000002")
+    assert dataset[0].present == (12, 149)
+    assert dataset[1].present == (0,)
+    with pytest.raises(FileNotFoundError, match=r"images/training' is missing"):
+        open_dataset("ade20k", tmp_path, "train")
+    (home / "images" / "validation" / "._ADE_val_00000001.jpg").write_text("a system's file")
+    assert len(open_dataset("ade20k", tmp_path)) == 2
+    (home / "annotations" / "validation").rename(home / "annotations" / "val")
+    with pytest.raises(FileNotFoundError, match=r"annotations/validation' is missing"):
+        open_dataset("ade20k", tmp_path)

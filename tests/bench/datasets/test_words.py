@@ -1,0 +1,358 @@
+"""COCO's outlines, phrases, own folders, the lab's scenes, and the check of all."""
+
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+import trees
+from pixalign.bench.datasets import check, open_dataset
+from pixalign.bench.datasets.aep import convert_aep
+from pixalign.bench.datasets.lab import BASE, SceneDataset
+from pixalign.scenes.atlas import class_names, training_shares
+from pixalign.scenes.draw import draw_scenes
+from pixalign.scenes.labelled import labelled_scenes
+from pixalign.scenes.sample import class_phrases
+from pixalign.scenes.stress import DIALS, stress
+from trees import box, labels, lines, mask
+
+# COCO
+
+
+def test_coco_train_ids(tmp_path):
+    trees.coco(tmp_path)
+    dataset = open_dataset("coco", tmp_path)
+    assert dataset.keys == ("000000000139", "000000000285")
+    assert np.array_equal(dataset.truth(0), labels(1, 80, 0, 0))
+    assert dataset[0].present == (0, 79)
+    assert dataset[1].present == ()  # stuff only: kept, all background
+
+
+def test_coco_without_masks(tmp_path):
+    home = trees.coco(tmp_path)
+    for path in home.glob("annotations/val2017/*_labelTrainIds.png"):
+        path.unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"_labelTrainIds.png in .* nor .*instances_val2017"
+    ):
+        open_dataset("coco", tmp_path)
+
+
+def test_coco_instances(tmp_path):
+    everywhere = {"size": [12, 16], "counts": [0, 192]}
+    crowd = {"size": [12, 16], "counts": [12 * 12, 24, 24]}  # columns 12 and 13
+    trees.instances(
+        tmp_path,
+        [
+            {"id": 1, "category_id": 90, "segmentation": box(2, 2, 6, 6)},
+            {"id": 2, "category_id": 13, "segmentation": box(0, 0, 8, 12)},
+            {"id": 3, "category_id": 1, "segmentation": crowd, "iscrowd": 1},
+            {"id": 4, "category_id": 2, "segmentation": everywhere, "iscrowd": 1},
+            {"id": 5, "category_id": 27, "segmentation": box(2, 2, 4, 6) + box(4, 2, 6, 6)},
+        ],
+    )
+    dataset = open_dataset("coco", tmp_path)
+    assert dataset.keys == ("000000000139", "000000000285")
+    expected = np.full((12, 16), 2)  # a crowd of bicycles, below all
+    expected[:, :8] = 12  # number 13 is the 12th: 12 is no category
+    expected[2:6, 2:6] = 25  # as large as annotation 1 and later; 27 is the 25th
+    expected[:, 12:14] = 1  # a crowd, smaller than the large region
+    assert np.array_equal(dataset.truth(0), expected)
+    assert dataset.classes[24] == "backpack"
+    assert dataset[1].present == ()
+    assert check(dataset).empty == 1
+    assert len(open_dataset("coco", tmp_path, limit=1)) == 1
+    assert dataset.masks_from == "instances_val2017.json"
+    trees.coco(tmp_path)
+    assert open_dataset("coco", tmp_path).masks_from == "*_labelTrainIds.png"
+
+
+def test_coco_instances_last_category(tmp_path):
+    trees.instances(tmp_path, [{"id": 1, "category_id": 90, "segmentation": box(2, 2, 6, 6)}])
+    dataset = open_dataset("coco", tmp_path)
+    assert [dataset.classes[index] for index in dataset[0].present] == ["toothbrush"]
+    assert dataset.truth(0).astype(bool).sum() == 16
+    assert np.array_equal(pickle.loads(pickle.dumps(dataset)).truth(0), dataset.truth(0))
+
+
+def test_broken_coco_instances(tmp_path, monkeypatch):
+    path = trees.instances(tmp_path, [{"id": 7, "category_id": 1, "segmentation": "round"}])
+    with pytest.raises(ValueError, match=r"annotation 7 in .*val2017.json' has no outline"):
+        open_dataset("coco", tmp_path).truth(0)
+    other = {"size": [5, 5], "counts": [0, 25]}
+    trees.instances(tmp_path, [{"id": 7, "category_id": 1, "segmentation": other}])
+    with pytest.raises(
+        ValueError, match=r"annotation 7 in .* is of \(5, 5\) pixels; allowed: \(12"
+    ):
+        open_dataset("coco", tmp_path).truth(0)
+    trees.instances(tmp_path, [], categories=tuple(range(1, 81)))
+    with pytest.raises(ValueError, match=r"80 categories; allowed: COCO's 80, .*\[12, 26, 29"):
+        open_dataset("coco", tmp_path)
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="is no file of COCO instances: KeyError: 'categories'"):
+        open_dataset("coco", tmp_path)
+    trees.instances(tmp_path, [])
+    (tmp_path / "coco_stuff164k/images/val2017/000000000139.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 of 2 images are missing in .*: 000000000139"):
+        open_dataset("coco", tmp_path)
+    monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
+    with pytest.raises(ValueError, match=r'needs pycocotools; .* pip install "pixalign\[bench\]"'):
+        open_dataset("coco", tmp_path)
+
+
+# AEP
+
+
+def test_aep_phrases(tmp_path):
+    trees.aep(tmp_path / "aep")
+    dataset = open_dataset("aep", tmp_path)
+    assert dataset.keys == open_dataset("aep", tmp_path / "aep").keys
+    first, second = dataset
+    named = {dataset.classes[index]: words for index, words in first.phrases.items()}
+    assert named == {"rabbit": "three baby rabbits", "suitcase": "a pink"}
+    assert first.present == (2, 28)
+    assert second.phrases == {19: "a golden dog"}  # a rainbow is no class
+
+
+def test_aep_phrases_may_be_named_by_file_and_stand_twice(tmp_path):
+    twice = {"subject": ["cat", "cat"], "phrase": ["a red cat", "a blue cat"]}
+    trees.aep(tmp_path, {"generate_0.png": twice, "generate_10.png": twice})
+    assert open_dataset("aep", tmp_path)[0].phrases == {18: "a red cat"}
+
+
+@pytest.mark.parametrize(
+    ("phrases", "message"),
+    [
+        ([], "phrases.json' holds a list; allowed: {image"),
+        ({"generate_0": trees.PHRASES["generate_0"]}, "has no phrases of generate_10"),
+        ({"generate_0": ["rabbit"]}, "holds 'generate_0': a list"),
+        ({"generate_0": {"subject": ["dog"]}}, "has the phrase None of 'generate_0'"),
+        ({"generate_0": {"subject": ["dog"], "phrase": [3]}}, r"has the phrase \[3\]"),
+        ({"generate_0": {"subject": ["dog"], "phrase": []}}, "1 subjects and 0 phrases of 'gener"),
+        (
+            trees.PHRASES | {"generate_0": {"subject": ["dogs"], "phrase": ["two dogs"]}},
+            r"gives generate_0 the subjects \['dogs'\], none of which is a class",
+        ),
+    ],
+)
+def test_broken_phrases(phrases, message, tmp_path):
+    trees.aep(tmp_path, phrases)
+    with pytest.raises(ValueError, match=message):
+        open_dataset("aep", tmp_path)
+
+
+def test_missing_or_damaged_phrases(tmp_path):
+    trees.aep(tmp_path)
+    (tmp_path / "phrases.json").write_text("{")
+    with pytest.raises(ValueError, match=r"phrases.json' is no JSON"):
+        open_dataset("aep", tmp_path)
+    (tmp_path / "phrases.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no phrases.json below .*convert_aep makes"):
+        open_dataset("aep", tmp_path)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_released_phrases_are_converted(protocol, tmp_path):
+    content = {key: {k: tuple(v) for k, v in e.items()} for key, e in trees.PHRASES.items()}
+    extra = {"generate_0": {**content["generate_0"], "tags": {"a", "b"}}}
+    source = tmp_path / "prompts.pkl"
+    source.write_bytes(pickle.dumps(content | extra, protocol))
+    path = convert_aep(source, tmp_path / "phrases.json")
+    assert json.loads(path.read_text()) == trees.PHRASES
+    trees.aep(tmp_path, json.loads(path.read_text()))
+    assert open_dataset("aep", tmp_path)[1].phrases == {19: "a golden dog"}
+
+
+class Evil:
+    """Unpickled carelessly, it calls what it names."""
+
+    def __reduce__(self):
+        return print, ("the pickle ran",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (Evil(), r"asks for builtins.print; allowed: lists, dicts"),
+        ({"a": np.float32(1)}, r"asks for numpy\S*; allowed: lists"),
+        ({"a": b"bytes"}, "holds 'a': a bytes; allowed"),
+        ({"a": {"subject": [1.5], "phrase": ["x"]}}, r"has the subject \[1.5\] of 'a'"),
+        ([1], "holds a list"),
+    ],
+)
+def test_other_pickles_are_refused(content, message, tmp_path, capsys):
+    source = tmp_path / "prompts.pkl"
+    source.write_bytes(pickle.dumps(content))
+    with pytest.raises(ValueError, match=rf"prompts.pkl' {message}"):
+        convert_aep(source, tmp_path / "phrases.json")
+    assert not (tmp_path / "phrases.json").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_damaged_pickles_are_refused(tmp_path):
+    source = tmp_path / "prompts.pkl"
+    for data in (b"", b"text", pickle.dumps(trees.PHRASES)[:-9]):
+        source.write_bytes(data)
+        with pytest.raises(ValueError, match=r"prompts.pkl' is no pickle of phrases"):
+            convert_aep(source, tmp_path / "phrases.json")
+
+
+# Own folders
+
+
+def test_folder_truth(tmp_path):
+    trees.folder(tmp_path)
+    dataset = open_dataset("folder", tmp_path)
+    assert dataset.classes == ("cat", "hot dog")
+    assert np.array_equal(dataset.truth(0), labels(0, 1, 2, 255))
+    assert [sample.present for sample in dataset] == [(0, 1), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["cat", "", "dog"], r"line 2 of '.*classes.txt' is blank"),
+        (["cat", "dog", " Cat"], r"line 3 of '.*classes.txt' is 'Cat', like line 1"),
+        (
+            [str(number) for number in range(254)],
+            r"classes.txt' has 254 classes; allowed: 1 to 253",
+        ),
+        ([], r"classes.txt' has 0 classes; allowed: 1 to 253"),
+    ],
+)
+def test_broken_class_files(names, message, tmp_path):
+    trees.folder(tmp_path)
+    lines(tmp_path / "classes.txt", *names)
+    with pytest.raises(ValueError, match=message):
+        open_dataset("folder", tmp_path)
+
+
+def test_the_most_classes_still_fit(tmp_path):
+    trees.folder(tmp_path)
+    lines(tmp_path / "classes.txt", *(str(number) for number in range(253)))
+    mask(tmp_path / "masks" / "a.png", labels(253, 255))
+    assert open_dataset("folder", tmp_path)[0].present == (252,)
+
+
+def test_folder_pictures_of_one_name(tmp_path):
+    trees.folder(tmp_path)
+    trees.photo(tmp_path / "images" / "a.png")
+    with pytest.raises(ValueError, match=r"images' holds both a.jpg and a.png; allowed: one"):
+        open_dataset("folder", tmp_path)
+
+
+def test_check_tells_what_is_there(tmp_path):
+    trees.folder(tmp_path)
+    trees.photo(tmp_path / "images" / "c.png")
+    mask(tmp_path / "masks" / "c.png", labels(255, 0))
+    found = check(open_dataset("folder", tmp_path))
+    assert (found.name, found.split, found.images, found.empty) == ("folder", "all", 3, 1)
+    assert (found.heights, found.widths) == ((12, 12), (16, 16))
+    assert found.images_per_class == {"cat": 1, "hot dog": 2}
+    assert found.ignored == pytest.approx((1 / 4 + 1 / 2) / 3)
+    assert found.background == pytest.approx((1 / 4 + 1 / 2) / 3)
+
+
+def test_check_names_the_first_problems(tmp_path):
+    trees.folder(tmp_path)
+    for key in "cdef":
+        trees.photo(tmp_path / "images" / f"{key}.png")
+        mask(tmp_path / "masks" / f"{key}.png", labels(0, 9))
+    with pytest.raises(ValueError, match="has label 9") as error:
+        check(open_dataset("folder", tmp_path))
+    told = str(error.value).splitlines()
+    assert [line.split("'")[1][-5:] for line in told[:3]] == ["c.png", "d.png", "e.png"]
+    assert told[3:] == ["and 1 more"]
+
+
+# The lab
+
+
+@pytest.mark.parametrize("split", ["test", "val"])
+def test_lab_shows_the_study_scenes(split):
+    dataset = open_dataset("lab", None, split, limit=40)
+    assert dataset.split == split
+    known = labelled_scenes(draw_scenes(split, 40), 128, "cpu")
+    assert len(dataset) == len(known) == 40
+    for index in (39, 0, 31, 32, 13):  # in any order, over both chunks
+        sample, subject = dataset[index], known[index]
+        pixels = np.asarray(sample.image, dtype=np.float32).transpose(2, 0, 1)
+        assert np.array_equal(pixels / 255, subject.picture.numpy())
+        assert sample.present == tuple(sorted(subject.labels))
+        for place, label in enumerate(subject.labels):
+            assert np.array_equal(sample.truth == label + 1, subject.truth.numpy() == place + 1)
+        assert np.array_equal(dataset.truth(index), sample.truth)
+        assert sample.phrases == {}
+        assert sample.group == ""
+
+
+def test_lab_counts_and_keys():
+    dataset = open_dataset("lab", None)
+    assert (len(dataset), dataset.split, dataset.classes) == (1002, "test", class_names())
+    assert dataset.counts() == dict(zip(class_names(), training_shares(), strict=True))
+    assert len(set(dataset.keys)) == 1002
+    assert len(dataset._painted) == 0  # nothing is painted before it is asked for
+    few = open_dataset("lab", None, limit=4)
+    assert few.keys == ("scene-200000", "scene-300000", "scene-400000", "scene-400001")
+    for index, key in enumerate(few.keys):
+        same = dataset[dataset.keys.index(key)]
+        assert np.array_equal(np.asarray(same.image), np.asarray(few[index].image))
+        assert np.array_equal(same.truth, few[index].truth)
+    assert len(dataset._painted) <= 2
+    with pytest.raises(IndexError):
+        few[4]
+    with pytest.raises(ValueError, match="split of lab is 'train'; allowed: 'test', 'val'"):
+        open_dataset("lab", None, "train")
+    assert few[0].target is None
+
+
+def test_lab_truth_is_the_callers_own():
+    dataset = open_dataset("lab", None, limit=3)
+    before = dataset.truth(0)
+    before[:] = 7
+    assert not (dataset.truth(0) == 7).all()
+
+
+def test_lab_phrases():
+    dataset = open_dataset("lab-phrases", None, limit=60)
+    plain = open_dataset("lab", None, limit=60)
+    assert dataset.keys == plain.keys
+    scenes, described = draw_scenes("test", 60), 0
+    for index, sample in enumerate(dataset):
+        assert sample.phrases == class_phrases(scenes)[index]
+        assert set(sample.present) <= set(sample.phrases)
+        described += sum(words != class_names()[label] for label, words in sample.phrases.items())
+    assert 20 < described < 120
+    assert np.array_equal(dataset[7].truth, plain[7].truth)
+
+
+def test_lab_toy_turns_one_dial_at_a_time():
+    dataset = open_dataset("lab-toy", None, limit=2)
+    assert len(dataset) == len(set(dataset.keys)) == 2 * 17
+    groups = [sample.group for sample in dataset]
+    assert groups[:2] == [BASE, BASE]
+    assert groups[2:] == [
+        f"{d}={level}" for d in DIALS for level in (0.25, 0.5, 0.75, 1) for _ in "ab"
+    ]
+    assert dataset.keys[3] == "size=0.25-000001"
+    assert isinstance(dataset, SceneDataset)
+    for dial, level in (("size", 1.0), ("rarity", 0.5)):
+        place = groups.index(f"{dial}={level:g}") + 1
+        known = labelled_scenes(stress(dial, level, 1, 1), 128, "cpu")[0]
+        pixels = np.asarray(dataset[place].image, dtype=np.float32).transpose(2, 0, 1)
+        assert np.array_equal(pixels / 255, known.picture.numpy())
+    target = dataset[0].target
+    small = groups.index("size=1")
+    assert dataset[small].target == target
+    assert (dataset.truth(small) == target + 1).sum() < (dataset.truth(0) == target + 1).sum() / 4
+    assert len(open_dataset("lab-toy", None)) == 60 * 17
+
+
+def test_lab_is_checked_like_the_others():
+    found = check(open_dataset("lab", None, limit=9))
+    assert (found.images, found.heights, found.ignored, found.empty) == (9, (128, 128), 0, 0)
+    assert sum(found.images_per_class.values()) == sum(
+        len(subject.labels) for subject in labelled_scenes(draw_scenes("test", 9), 128, "cpu")
+    )

@@ -1,0 +1,421 @@
+"""Tables, plots, the page and the document, from small runs on disk."""
+
+import base64
+import io
+import json
+import re
+import sys
+
+import pytest
+from PIL import Image
+
+from bench_runs import COUNTS, build, scenes
+from pixalign.bench.document import render_benchmark
+from pixalign.bench.plots import plots
+from pixalign.bench.report import describe_config, duration, write_report
+from pixalign.bench.sheets import sheets
+from pixalign.bench.spec import load_spec
+from pixalign.bench.summary import summarise, write_result
+from pixalign.bench.tables import Cell, Table, effect_cell, markdown, markdown_page, signed, tables
+from pixalign.config import AlignConfig
+
+pytest.importorskip("matplotlib")
+
+DRAWS = 30
+TOY = ("base=0", "size=0.5", "size=1", "rarity=0.5", "rarity=1")
+VALUE = re.compile(r"(\d+\.\d) \((\d+\.\d)–(\d+\.\d)\)")
+
+
+def texts(table, model, row):
+    """The cells of one line by the titles above them, which may repeat."""
+    (line,) = [line for line in table.rows if (line[0].text, line[1].text) == (model, row)]
+    return [cell.text for cell in line]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two specs on two datasets, an unfinished run, lab twins and dials."""
+    where = tmp_path_factory.mktemp("results")
+    for dataset, names in (("voc", range(24)), ("coco", range(8))):
+        build(where, "models", dataset=dataset, model="SD1.5", indices=names)
+        build(where, "elbo-steps", dataset=dataset, model="SD1.5", indices=names)
+    build(where, "models", dataset="voc", model="mine", indices=(0, 3), total=9)
+    build(where, "lab-models", limit=12)
+    build(where, "lab-sota")
+    build(where, "lab-gamma")
+    build(where, "lab-phrases")
+    build(where, "lab-frequency", counts=COUNTS)
+    made = scenes(15, ("uncalibrated", "calibrated"), groups=TOY)
+    build(where, "toy", indices=range(15), made=made)
+    for path in where.iterdir():
+        write_pictures(path / "pictures")
+    return where
+
+
+def write_pictures(folder):
+    folder.mkdir()
+    records = []
+    for kind, colour in (("worst", "red"), ("best", "green")):
+        Image.new("RGB", (40, 20), colour).save(folder / f"{kind}-1.png")
+        one = {"file": f"{kind}-1.png", "key": f"the-{kind}", "kind": kind}
+        records.append({**one, "miou": 12.345, "classes": ["dog", "<cat>"]})
+    (folder / "pictures.json").write_text(json.dumps(records))
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    path = write_report(folder)
+    assert path == folder / "report.html"
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def results(folder, page):
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*/result.json"))]
+    assert len(found) == 11
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_spec(results):
+    return {sheet.any["spec"]: tables(sheet) for sheet in sheets(results)}
+
+
+def one_of(results, spec, dataset=None, model=None):
+    return next(
+        result
+        for result in results
+        if result["spec"] == spec
+        and dataset in (None, result["dataset"])
+        and model in (None, result["model"]["name"])
+    )
+
+
+# ---- tables ----
+
+
+def test_values_and_the_papers_beside_them(results, by_spec):
+    best, fixed, _ = by_spec["models"]
+    beside = "Paper (ours minus it)"
+    assert best.head == ("Model", "Row", "voc", beside, "coco", beside)
+    voc = one_of(results, "models", "voc", "SD1.5")["rows"]["calibrated"]
+    cells = texts(best, "SD1.5", "calibrated")
+    figures = voc["oracle"]
+    assert cells[2] == (
+        f"{figures['miou']:.1f} ({figures['miou_low']:.1f}–{figures['miou_high']:.1f})"
+    )
+    assert cells[3] == f"68.15 ({figures['miou'] - 68.15:+.2f})".replace("-", "−")
+    assert fixed.head == ("Model", "Row", "voc", "coco")
+    assert texts(fixed, "SD1.5", "calibrated")[2].endswith(" at 0.40")
+    assert texts(fixed, "SD1.5", "calibrated")[2].startswith(f"{voc['fixed']['miou']:.1f} (")
+
+
+HEAD = ("Model", "Row", "Minus", "On", "Best threshold", "Fixed threshold")
+
+
+def effects_of(table, row, on):
+    """The cells of one line after its names."""
+    (line,) = [line for line in table.rows if (line[1].text, line[3].text) == (row, on)]
+    return [cell.text for cell in line[4:]]
+
+
+def test_effects_beside_the_papers(results, by_spec):
+    effects = by_spec["models"][2]
+    assert effects.head == (*HEAD, "Paper")
+    row = one_of(results, "models", "voc", "SD1.5")["rows"]["calibrated"]
+    assert [cell.text for cell in effects.rows[0]] == [
+        "SD1.5",
+        "calibrated",
+        "uncalibrated",
+        "voc",
+        effect_cell(row["effect"]["oracle"], 24).text,
+        effect_cell(row["effect"]["fixed"], 24).text,
+        "+0.58",  # 68.15 - 67.57
+    ]
+    names = [(line[0].text, line[3].text, line[6].text) for line in effects.rows]
+    assert names == [("SD1.5", "voc", "+0.58"), ("SD1.5", "coco", "+2.96"), ("mine", "voc", "–")]
+
+
+def test_what_is_unfinished_or_unknown_shows(by_spec):
+    best = by_spec["models"][0]
+    mine = texts(best, "mine", "calibrated")
+    assert mine[2].endswith("†")
+    assert mine[3:] == ["–", "–", "–"]  # the paper has no such model; it was not run on coco
+    assert not texts(best, "SD1.5", "calibrated")[2].endswith("†")
+    assert not by_spec["models"][1].notes  # said once
+    assert best.notes == ("† mine on voc: 2 images. Unfinished: 2 of 9 images.",)
+    limited = by_spec["lab-models"][0]
+    assert texts(limited, "embedded", "calibrated")[2].endswith("†")
+    assert "Limited (--limit 12)" in limited.notes[0]
+
+
+def test_a_twin_has_the_papers_range_of_effects(by_spec):
+    best, _, effects = by_spec["lab-models"]
+    assert best.head == ("Model", "Row", "lab")  # no number of the paper's beside other pictures
+    paper = load_spec("models").paper
+    expected = [
+        rows["calibrated"][name] - rows["uncalibrated"][name]
+        for rows in paper.values()
+        for name in rows["calibrated"]
+    ]
+    assert len(expected) == 24
+    assert effects.head == (*HEAD, "Paper: range")
+    ours = effects_of(effects, "calibrated", "lab")
+    assert ours[-1] == f"{min(expected):+.2f} to {max(expected):+.2f}" == "+0.43 to +4.04"
+    assert "none of them these" in effects.notes[-1]
+
+
+def test_metrics_side_by_side(results, by_spec):
+    best, _, effects = by_spec["lab-phrases"]
+    assert best.head == ("Model", "Row", "mIoU", "precision", "F1")
+    row = one_of(results, "lab-phrases")["rows"]["ELB with AE"]
+    cells = texts(best, "embedded", "ELB with AE")
+    assert VALUE.fullmatch(cells[2])
+    assert cells[3:] == [f"{row['oracle']['precision']:.1f}", f"{row['oracle']['f1']:.1f}"]
+    # Precision rises by 2.89, 2.67 and 1.08 in the paper.
+    base = one_of(results, "lab-phrases")["rows"]["w/o ELB"]
+    changes = [row[kind]["precision"] - base[kind]["precision"] for kind in ("oracle", "fixed")]
+    ours = effects_of(effects, "ELB with AE", "precision")
+    assert ours == [*map(signed, changes), "+1.08 to +2.89"]
+    assert effects_of(effects, "ELB with AE", "mIoU")[2] == "+0.27 to +1.88"
+
+
+def test_frequency_side_by_side(results, by_spec):
+    best, fixed, effects = by_spec["lab-frequency"]
+    assert best.head == fixed.head == ("Model", "Row", "rare", "common", "frequent")
+    row = one_of(results, "lab-frequency")["rows"]["calibrated"]["frequency"]
+    for place, group in enumerate(("rare", "common", "frequent"), 2):
+        assert texts(best, "embedded", "calibrated")[place].startswith(
+            f"{row[group]['miou']:.1f} ("
+        )
+        own = row[group]["fixed"]["miou"]
+        assert texts(fixed, "embedded", "calibrated")[place].startswith(f"{own:.1f} (")
+    assert effects_of(effects, "calibrated", "rare")[2] == "+2.24 to +4.71"  # COCO, ADE20K
+    ours = effects_of(effects, "calibrated", "rare")
+    assert ours[1] == effect_cell(row["rare"]["fixed"]["effect"], 12).text
+
+
+def test_dials_line_by_line(results, by_spec):
+    best, fixed = by_spec["toy"]
+    names = ("uncalibrated", "calibrated")
+    assert best.head == ("Model", "Dial", "Pairs", *names, "calibrated minus uncalibrated")
+    assert [line[1].text for line in best.rows] == list(TOY)
+    groups = one_of(results, "toy")["rows"]["calibrated"]["groups"]
+    for table, entry in ((best, groups["size=1"]), (fixed, groups["size=1"]["fixed"])):
+        cells = texts(table, "embedded", "size=1")
+        assert cells[2] == "3"
+        assert cells[4].startswith(f"{entry['iou']:.1f} (")
+        assert cells[5] == effect_cell(entry["effect"], 3).text
+
+
+def test_rows_that_were_not_run_show_as_such(by_spec):
+    best = by_spec["lab-sota"][0]
+    assert [line[1].text for line in best.rows] == [
+        "DAAM", "OVAM, not optimised", "OVAM (supervised)", "DiffPNG", "DiffSegmenter",
+        "Semantic DiffSeg", "uncalibrated", "ELBO-T2IAlign",
+    ]  # fmt: skip
+    assert texts(best, "embedded", "DAAM")[2] == "not run"
+    assert VALUE.fullmatch(texts(best, "embedded", "ELBO-T2IAlign")[2])
+    assert len(by_spec["lab-sota"]) == 3  # only one method was run: no seconds
+
+
+def test_intervals_are_in_order(by_spec):
+    found = [
+        VALUE.search(cell.text)
+        for one in by_spec.values()
+        for table in one
+        for row in table.rows
+        for cell in row
+    ]
+    numbers = [tuple(map(float, match.groups())) for match in found if match]
+    assert len(numbers) > 60
+    assert all(low <= high for _, low, high in numbers)
+
+
+def test_bold_means_that_0_is_outside():
+    assert effect_cell([0.36, 0.22, 0.52], 20) == Cell("+0.36 (+0.22 to +0.52)", bold=True)
+    assert effect_cell([-0.36, -0.5, -0.2], 99) == Cell("−0.36 (−0.50 to −0.20)", bold=True)
+    assert not effect_cell([0.36, 0.22, 0.52], 19).bold
+    assert not effect_cell([0.36, -0.1, 0.52], 99).bold
+    assert not effect_cell([0.0, 0.0, 0.0], 99).bold
+    assert effect_cell([-0.001], 99) == Cell("0.00")
+    assert effect_cell(None, 99) == effect_cell([None, None, None], 99) == Cell("–")
+
+
+def test_only_effects_are_bold(by_spec):
+    bold = {
+        title
+        for one in by_spec.values()
+        for table in one
+        for row in table.rows
+        for title, cell in zip(table.head, row, strict=True)
+        if cell.bold
+    }
+    assert bold == {"Best threshold", "Fixed threshold"}  # of the dials, too few pairs
+
+
+def test_markdown():
+    table = Table("A title", ("a", "b|c"), ((Cell("1"), Cell("2", bold=True)),), ("A note.",))
+    assert markdown(table) == ("A title:\n\n| a | b\\|c |\n|---|---|\n| 1 | **2** |\n\nA note.")
+    assert markdown_page([]) == ""
+
+
+def test_a_changed_spec_and_one_of_ones_own(folder, results):
+    result = dict(one_of(results, "lab-models"), digest="0" * 64, limit=None)
+    (sheet,) = sheets([result])
+    assert "The spec has changed since this run." not in markdown_page([result])  # it is whole
+    partial = dict(result, complete=False)
+    assert "The spec has changed since this run." in markdown_page([partial])
+    own = dict(result, spec="my-own")
+    (sheet,) = sheets([own])
+    assert sheet.spec is None
+    assert [table.head[-1] for table in tables(sheet)] == ["lab", "lab", "Fixed threshold"]
+
+
+# ---- plots ----
+
+
+def test_plots_are_those_that_apply(page):
+    titles = {}
+    for part in page.split('<h2 id="')[1:]:
+        for run in part.split("<h3>")[1:]:
+            titles[part.split('"')[0]] = re.findall(r"<figcaption>(By [^<]+)", run)
+    assert titles["models"] == titles["lab-sota"] == ["By threshold", "By area"]
+    assert titles["lab-gamma"] == ["By strength", "By threshold", "By area"]
+    assert titles["elbo-steps"] == ["By ELBO steps", "By threshold", "By area"]
+    assert titles["lab-frequency"] == ["By threshold", "By area", "By frequency"]
+    assert titles["toy"] == ["By threshold", "By area", "By dial"]
+
+
+def test_a_plot_is_a_picture_and_always_the_same(page, results):
+    for plot in plots(one_of(results, "toy")):
+        assert base64.b64encode(plot.png).decode() in page
+        image = Image.open(io.BytesIO(plot.png))
+        assert image.width > 400
+        assert len(image.convert("RGB").getcolors(1 << 20)) > 20
+
+
+def test_without_matplotlib(results, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r'pip install "pixalign\[bench\]"'):
+        plots(results[0])
+
+
+# ---- the page ----
+
+
+def test_the_page_holds_every_row(page, results):
+    for result in results:
+        assert f'<h2 id="{result["spec"]}">{result["title"]}</h2>' in page
+        for name in (*result["rows"], *result["missing"]):
+            assert re.search(rf"<td>{re.escape(name)}( \(supervised\))?</td>", page), name
+
+
+def test_the_page_needs_nothing_from_outside(page):
+    assert "http" not in page
+    assert "<script" not in page
+    sources = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(sources) > 40
+    assert all(source.startswith(("data:image/", "#")) for source in sources)
+    targets = [source[1:] for source in sources if source.startswith("#")]
+    assert all(f'id="{target}"' in page for target in targets)
+
+
+def test_the_page_says_what_is_partial(page):
+    assert '<p class="warning">mine on voc: Unfinished: 2 of 9 images.</p>' in page
+    assert "Limited (--limit 12): not the whole dataset." in page
+    assert "2 of 9 images of the split test" in page
+
+
+def test_the_page_shows_pictures_and_where_they_come_from(page):
+    assert page.index("the-best") < page.index("the-worst")
+    assert "dog, &lt;cat&gt;; mean IoU 12.3&nbsp;%" in page
+    for text in ("a CPU", "abc123", "torch 2", "48.0 s, 2.00 s an image"):
+        assert text in page
+    assert "<dt>1/gamma = 2</dt><dd>default, gamma = 0.5</dd>" in page
+    assert "<dt>uncalibrated</dt><dd>uncalibrated</dd>" in page
+
+
+def test_tables_md(folder, page, results):
+    text = (folder / "tables.md").read_text(encoding="utf-8")
+    assert text == f"# Benchmark\n\n{markdown_page(results)}"
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_the_page_may_go_elsewhere(folder, tmp_path):
+    path = write_report(folder / "lab-models--lab--embedded", tmp_path / "new")
+    assert path == tmp_path / "new" / "report.html"
+    assert sorted(p.name for p in path.parent.iterdir()) == ["report.html", "tables.md"]
+
+
+def test_a_run_that_has_just_begun(tmp_path):
+    build(tmp_path, "lab-models", indices=(), total=30)
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "Unfinished: 0 of 30 images." in page
+    assert "<td>calibrated</td>" in page
+
+
+def test_wrong_folders_are_told_apart(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is no folder; .* folder of runs.*run\.json"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"holds no results; .*run\.json"):
+        write_report(tmp_path)
+    build(tmp_path, "lab-models", indices=range(2))
+    pictures = tmp_path / "lab-models--lab--embedded" / "pictures"
+    pictures.mkdir()
+    (pictures / "pictures.json").write_text("[{}]")
+    with pytest.raises(ValueError, match=r"pictures\.json' is damaged"):
+        write_report(tmp_path)
+
+
+def test_configs_in_few_words():
+    model = {"family": "sd3", "own": {"gamma": 0.5, "threshold": 0.3}}
+    for preset in ("default", "paper", "official", "fast", "uncalibrated"):
+        config = AlignConfig.preset(preset).resolved("sd3", model["own"]).to_dict()
+        assert describe_config(json.loads(json.dumps(config)), model) == preset
+    changed = AlignConfig.official(gamma=0.25, elbo_timesteps=None).resolved("sd3", model["own"])
+    text = describe_config(json.loads(json.dumps(changed.to_dict())), model)
+    assert text == "official, gamma = 0.25, elbo_timesteps = null"
+
+
+def test_durations():
+    found = [duration(seconds) for seconds in (12.34, 200, 3599, 7500)]
+    assert found == ["12.3 s", "3 min 20 s", "59 min 59 s", "2 h 5 min"]
+
+
+# ---- the document ----
+
+
+@pytest.fixture
+def template(request):
+    path = request.config.rootpath / "docs" / "benchmark.md.j2"
+    if not path.is_file():
+        pytest.skip("the documents are in the repository")
+    return path
+
+
+def test_the_document_without_results(template, tmp_path):
+    text = render_benchmark(tmp_path / "nothing", template)
+    assert "No result file is committed yet." in text
+    assert "pixalign bench check ROOT" in text
+    assert "http" not in text
+
+
+def test_the_document_with_results(template, folder, results):
+    text = render_benchmark(folder, template)
+    assert "No result file" not in text
+    for result in results:
+        assert f"### {result['title']}" in text
+    assert "| models, mine on voc (test) | 2 of 9. Unfinished: 2 of 9 images. |" in text
+    assert markdown_page(results, level=3).rstrip() in text
+
+
+def test_a_result_does_not_need_its_run(template, tmp_path):
+    """What is committed is result.json alone."""
+    run = build(tmp_path / "runs", "lab-models")
+    write_result(run, DRAWS)
+    kept = tmp_path / "docs" / run.folder.name
+    kept.mkdir(parents=True)
+    (run.folder / "result.json").rename(kept / "result.json")
+    value = summarise(run, DRAWS)["rows"]["calibrated"]["oracle"]["miou"]
+    assert f"| embedded | calibrated | {value:.1f} (" in render_benchmark(kept.parent, template)

@@ -1,0 +1,374 @@
+"""A benchmark's rows are what the aligner gives; a run can be stopped, shared and gone on with."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pixalign as pa
+from bench_folder import CLASSES, SPEC, folder_of
+from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
+from pixalign.bench import measuring, runner
+from pixalign.bench.datasets import open_dataset
+from pixalign.bench.measuring import image_seed
+from pixalign.bench.metrics import IGNORE, THRESHOLDS, tally
+from pixalign.bench.points import Points, union
+from pixalign.bench.spec import load_spec
+from pixalign.bench.store import IMAGES, ImageRow, Run, find_runs
+from pixalign.methods import method
+
+
+@pytest.fixture
+def spec(tmp_path):
+    path = tmp_path / "everything.yaml"
+    path.write_text(SPEC)
+    return load_spec(path)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Two rows that are quick."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SPEC[: SPEC.index("  - name: five")])
+    return load_spec(path)
+
+
+def expected(aligner, sample, index, config):
+    """The tally of one image as a user would count it."""
+    names = [CLASSES[label] for label in sample.present]
+    heatmaps = torch.from_numpy(
+        aligner.align(sample.image, names, config=config, seed=image_seed(7, sample.key)).heatmaps
+    )
+    return counted(heatmaps, sample, index)
+
+
+def counted(heatmaps, sample, index):
+    truth = np.zeros_like(sample.truth, dtype=np.int64)
+    for place, label in enumerate(sample.present):
+        truth[sample.truth == label + 1] = place + 1
+    truth[sample.truth == IGNORE] = IGNORE
+    labels = [label + 1 for label in sample.present]
+    return tally(heatmaps[None], torch.from_numpy(truth), labels, index)[0]
+
+
+def test_rows_are_what_the_aligner_gives(wide, spec, tmp_path):
+    aligner = pa.Aligner(wide("sd1"))
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 5, ((48, 40), (40, 60))))
+    found = runner.run(spec, dataset, aligner, tmp_path, model="tiny", seed=7, show=False)
+    images = list(found.images())
+    assert [image.key for image in images] == list(dataset.keys)
+    assert images[4].labels == ()
+    for index, image in enumerate(images[:4]):
+        sample = dataset[index]
+        assert image.labels == sample.present
+        if not image.labels:
+            continue
+        for row in spec.rows:
+            own = image.tallies[row.name]
+            if row.scores is None:
+                theirs = expected(aligner, sample, index, row.config)
+                assert torch.equal(own.hits, theirs.hits), row.name
+                assert torch.equal(own.claimed, theirs.claimed), row.name
+                assert torch.equal(own.true, theirs.true)
+                assert torch.equal(own.label, theirs.label)
+    tallies = images[3].tallies
+    assert not torch.equal(tallies["constant"].claimed, tallies["plain"].claimed)
+    assert not torch.equal(tallies["five"].claimed, tallies["default"].claimed)
+
+
+def test_baselines_are_what_they_give_themselves(wide, tmp_path):
+    """Under the ELBO's scores where they are calibrated; the true masks where they need them."""
+    path = tmp_path / "methods.yaml"
+    rows = (
+        SPEC[: SPEC.index("  - name: plain")]
+        + """
+  - {name: plain, method: daam, set: {elbo_steps: 3}}
+  - {name: calibrated, method: daam, set: {elbo_steps: 3, calibrate: true, gamma: 1/4}}
+  - {name: constant, method: daam, set: {calibrate: true, centred: true}, scores: 1/2}
+  - {name: segmenter, method: diffsegmenter}
+"""
+    )
+    path.write_text(rows)
+    spec, aligner = load_spec(path), pa.Aligner(wide("sd1"))
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
+    run = runner.run(spec, dataset, aligner, tmp_path, model="m", seed=7, show=False)
+    image, sample = list(run.images())[3], dataset[3]
+    names = [CLASSES[label] for label in sample.present]
+    assert set(run.row_seconds) == set(image.tallies)
+    for row in spec.rows:
+        options = {"calibrate": row.config.calibrate, "config": row.config}
+        if row.scores is not None:
+            config = dataclasses.replace(row.config, centred=False)
+            options = {"scores": [row.scores] * len(names), "config": config}
+        found = method(row.method, aligner).align(
+            sample.image, names, seed=image_seed(7, "003"), **options
+        )
+        theirs = counted(torch.from_numpy(found.heatmaps), sample, 3)
+        assert torch.equal(image.tallies[row.name].claimed, theirs.claimed), row.name
+        assert torch.equal(image.tallies[row.name].hits, theirs.hits), row.name
+    claimed = {name: own.claimed for name, own in image.tallies.items()}
+    assert not torch.equal(claimed["plain"], claimed["calibrated"])
+    assert not torch.equal(claimed["plain"], claimed["constant"])
+
+
+def test_methods_that_cannot_read_a_model_are_missing(pipeline, tmp_path):
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
+    aligner = pa.Aligner(pipeline("sd3"))
+    run = runner.run(load_spec("sota"), dataset, aligner, tmp_path, model="m", show=False)
+    assert [row["name"] for row in run.header["rows"]] == ["ELBO-T2IAlign"]
+    assert run.header["missing"][0] == "DAAM"
+    assert len(run.header["missing"]) == 5
+
+
+def test_an_image_without_classes_is_all_background(wide, small, tmp_path):
+    aligner = pa.Aligner(wide("sd1"))
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
+    (image,) = runner.run(small, dataset, aligner, tmp_path, model="x", show=False).images()
+    counted = int((dataset.truth(0) != IGNORE).sum())
+    for own in image.tallies.values():
+        assert own.label.tolist() == [0]
+        assert own.true.tolist() == [counted]
+        assert own.hits.tolist() == own.claimed.tolist() == [[counted] * len(THRESHOLDS)]
+
+
+def test_shared_measurements_are_made_once(wide, spec, tmp_path, monkeypatch):
+    """Passes: 8 and 2 x 2 for maps of 3 kinds ... and the union of the ELBO's timesteps."""
+    aligner = pa.Aligner(wide("sd1"))
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+    seen = {"elbo": 0, "collect": 0}
+    epsilon, predict = aligner.backbone.epsilon, aligner.backbone.predict
+
+    def counted(z, *rest, **options):
+        seen["collect"] += len(z)
+        return predict(z, *rest, **options)
+
+    def scored(z, *rest):
+        seen["elbo"] += len(z)
+        return epsilon(z, *rest)
+
+    monkeypatch.setattr(aligner.backbone, "predict", counted)
+    monkeypatch.setattr(aligner.backbone, "epsilon", scored)
+    runner.run(spec, dataset, aligner, tmp_path / "out", model="tiny", show=False)
+    # One class: 3 even, 5 even (of which the middle is a new noise), 3 random, 6 even; 3 kept.
+    points = Points.of(spec.rows, "sd", {})
+    assert len(points.collecting) == 4  # plain, random twice, kept
+    assert len(points.scoring) == 5
+    assert seen["elbo"] == 3 + 5 + 3 + 6 + 3
+    assert seen["collect"] - seen["elbo"] == 4 * 2
+
+
+def test_the_union_of_visits_has_nothing_twice(wide):
+    backbone = pa.Aligner(wide("sd1")).backbone
+    latents = torch.zeros(1, 4, 8, 8)
+
+    def visit(**settings):
+        config = pa.AlignConfig(collect_steps=2, **settings).resolved()
+        return plan_timesteps(backbone.schedule, latents, config, torch.Generator().manual_seed(3))[
+            1
+        ]
+
+    first = visit(elbo_timesteps=(10, 20, 30))
+    longer = visit(elbo_timesteps=(10, 20, 40, 30))
+    whole, places = union({"a": first, "b": longer, "c": first})
+    assert len(whole.steps) == 5  # 10 and 20 are shared; 30 comes with two noises, 40 with one
+    for name, own in {"a": first, "b": longer, "c": first}.items():
+        again = whole.at(places[name].tolist())
+        assert torch.equal(again.noise, own.noise)
+        assert torch.equal(again.steps.time, own.steps.time)
+    assert isinstance(whole, NoisedTimesteps)
+
+
+def test_timesteps_that_coincide_in_one_image_only(wide, tmp_path, monkeypatch):
+    """Unions of different lengths run together, and each image is as if alone."""
+    path = tmp_path / "random.yaml"
+    rows = (
+        SPEC[: SPEC.index("  - name: plain")]
+        + """
+  - name: plain
+    set: {elbo_steps: 12, elbo_strategy: random, collect_steps: 2}
+  - name: more
+    set: {elbo_steps: 12, collect_steps: 2}
+"""
+    )
+    path.write_text(rows)
+    spec, aligner = load_spec(path), pa.Aligner(wide("sd1"))
+    schedule = aligner.backbone.schedule
+    at, lengths = type(schedule).at_positions, set()
+    monkeypatch.setattr(  # twelve timesteps in all, so that random ones coincide with even ones
+        type(schedule), "at_positions", lambda self, p: at(self, ((p * 12).floor() + 0.5) / 12)
+    )
+    whole = measuring.of_one_length
+    monkeypatch.setattr(
+        measuring, "of_one_length", lambda v: lengths.update(len(x.steps) for x in v) or whole(v)
+    )
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 8))
+    run = runner.run(spec, dataset, aligner, tmp_path, model="m", seed=7, show=False)
+    images = list(run.images())
+    assert len(lengths) > 1
+    for index in (1, 3, 6):
+        for row in spec.rows:
+            theirs = expected(aligner, dataset[index], index, row.config)
+            assert torch.equal(images[index].tallies[row.name].claimed, theirs.claimed)
+
+
+# ---- stopping and going on ----
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Chunks of two images, so that few images are several chunks."""
+    monkeypatch.setattr(runner, "CHUNK", 2)
+
+
+def test_a_stopped_run_goes_on_to_the_same_bytes(wide, small, tmp_path, quick, monkeypatch):
+    aligner = pa.Aligner(wide("sd1"))
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 6))
+    whole = runner.run(small, dataset, aligner, tmp_path / "whole", model="m", show=False)
+    calls, real = [], runner.measure
+
+    def stopped(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(runner, "measure", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(small, dataset, aligner, tmp_path / "parts", model="m", show=False)
+    part = Run.open(next((tmp_path / "parts").iterdir()))
+    assert part.done() == {0, 1}
+    with (part.folder / "images.0.jsonl").open("a") as file:
+        file.write('{"index": 2, "key": "cut o')  # a kill in the middle of a line
+    assert part.done() == {0, 1}
+
+    again = runner.run(small, dataset, aligner, tmp_path / "parts", model="m", show=False)
+    assert len(calls) == 4  # two chunks more
+    assert again.done() == set(range(6))
+    assert (again.folder / IMAGES).read_bytes() == (whole.folder / IMAGES).read_bytes()
+    assert not list(again.folder.glob("images.*.jsonl"))
+    runner.run(small, dataset, aligner, tmp_path / "parts", model="m", show=False)
+    assert len(calls) == 4  # nothing is done twice
+
+
+def test_other_settings_do_not_mix(wide, small, tmp_path):
+    aligner = pa.Aligner(wide("sd1"))
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+    done = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    before = (done.folder / IMAGES).read_bytes()
+    with pytest.raises(ValueError, match=r"another run: seed was 0, is 1; choose another --out"):
+        runner.run(small, dataset, aligner, tmp_path, model="m", seed=1, show=False)
+    path = tmp_path / "small.yaml"
+    path.write_text(path.read_text().replace("elbo_steps: 3", "elbo_steps: 4"))
+    with pytest.raises(ValueError, match=r"another run: digest was"):
+        runner.run(load_spec(path), dataset, aligner, tmp_path, model="m", show=False)
+    header = json.loads((done.folder / "run.json").read_text())
+    header["rows"][1]["config"]["gamma"] = 0.5
+    with pytest.raises(ValueError, match=r"rows.default.config.gamma was 0.33\d*, is 0.5;"):
+        Run.start(done.folder, header)
+    assert (done.folder / IMAGES).read_bytes() == before
+
+
+def test_two_processes_give_the_identical_file(sd1_folder, small, tmp_path):
+    data = folder_of(tmp_path / "data", 20)
+    spec = tmp_path / "small.yaml"
+    arguments = ["bench", "run", spec, "--root", data, "--model", sd1_folder, "--device", "cpu"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    # What `accelerate launch` does for several GPUs; for CPUs alone it wants MPI.
+    launch = ["torch.distributed.run", "--nproc_per_node", "2", "-m", "pixalign.cli"]
+    for out, module in (("one", ["pixalign.cli"]), ("two", launch)):
+        typed = [sys.executable, "-m", *module, *arguments, "--out", tmp_path / out]
+        done = subprocess.run(
+            list(map(str, typed)), env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = (find_runs(tmp_path / out)[0] for out in ("one", "two"))
+    assert (one.folder / IMAGES).read_bytes() == (two.folder / IMAGES).read_bytes()
+    assert two.done() == set(range(20))
+    results = [json.loads((run.folder / "result.json").read_text()) for run in (one, two)]
+    assert results[0]["rows"] == results[1]["rows"]
+
+
+# ---- the store ----
+
+
+@given(st.data())
+def test_a_line_holds_the_whole_row(data):
+    classes = data.draw(st.integers(1, 3))
+    labels = tuple(data.draw(st.permutations(range(9)))[:classes])
+    heat = torch.rand(2, classes, 6, 5, generator=torch.Generator().manual_seed(0))
+    truth = torch.tensor(data.draw(st.lists(st.integers(0, classes), min_size=30, max_size=30)))
+    both = tally(heat, truth.reshape(6, 5), [label + 1 for label in labels], 4)
+    row = ImageRow(
+        4, "kéy", labels, (0.25,) * classes, "size=1", labels[0],
+        losses={"a": torch.rand(classes, 3)}, maps={"m": torch.rand(classes, 2, 2).half()},
+        tallies={"one": both[0], "two": both[1]},
+    )  # fmt: skip
+    again = ImageRow.from_line(row.to_line())
+    assert again.to_line() == row.to_line()
+    assert (again.index, again.key, again.labels, again.group) == (4, "kéy", labels, "size=1")
+    assert torch.equal(again.losses["a"], row.losses["a"])
+    assert torch.equal(again.maps["m"], row.maps["m"])
+    for name, own in row.tallies.items():
+        for field in ("image", "label", "true", "hits", "claimed"):
+            assert torch.equal(getattr(again.tallies[name], field), getattr(own, field))
+
+
+def test_a_folder_without_results_is_explained(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no results; allowed: what `pixalign bench"):
+        find_runs(tmp_path)
+    (tmp_path / "run.json").write_text('{"format": 99}')
+    with pytest.raises(ValueError, match="has format 99; allowed: 2"):
+        find_runs(tmp_path)
+
+
+# ---- the command ----
+
+
+def test_bad_input_is_said_before_a_model_is_loaded(shell, tmp_path, monkeypatch):
+    def load(*arguments, **options):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(pa.Aligner, "from_pretrained", load)
+    folder_of(tmp_path / "data", 2)
+    for arguments, message in (
+        (["nothing"], "spec is 'nothing'"),
+        (["models"], "dataset 'voc' needs a root"),
+        (["models", "--root", tmp_path / "absent"], "absent"),
+        (["models", "--root", tmp_path / "data"], "VOCdevkit"),
+        (["models", "--dataset", "lab"], "is for voc, context, coco, ade20k, not lab"),
+        (["models", "--dataset", "vocs"], "dataset is 'vocs'"),
+        (["lab-models", "--batch-size", "none"], "batch_size is 'none'"),
+        (["lab-models", "--device", "tpu"], "device"),
+    ):
+        code, _, error = shell("bench", "run", *arguments)
+        assert code == 2
+        assert message in error
+
+
+def test_check_counts_the_classes_of_a_root(shell, tmp_path):
+    root = folder_of(tmp_path / "data", 4)
+    code, out, _ = shell("bench", "check", root, "--json")
+    assert code == 0
+    record = json.loads(out)
+    assert (record["images"], record["empty"]) == (4, 1)
+    assert sum(record["images_per_class"].values()) == 1 + 2 + 3
+    shutil.move(root / "masks" / "003.png", tmp_path)
+    code, _, error = shell("bench", "check", root)
+    assert code == 2
+    assert "003" in error
+
+
+def test_listing(shell):
+    code, out, _ = shell("bench", "ls", "--json")
+    assert code == 0
+    found = {one["name"]: one for one in json.loads(out)}
+    assert found["models"]["rows"] == 2
+    assert found["sota"]["rows"] == 6

@@ -1,0 +1,246 @@
+"""The shipped specs: their numbers are those the paper prints, their rows what the names say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pixalign import AlignConfig
+from pixalign.bench.spec import load_spec, spec_names
+from pixalign.diffusion.timesteps import STRATEGIES
+
+PAPER = Path(__file__).parents[2] / ".." / "shared" / "paper.tex"
+TWINS = [name for name in spec_names() if name.startswith("lab-")]
+ORIGINALS = [name for name in spec_names() if name not in TWINS]
+
+
+def leaves(numbers, above=()):
+    """{(model, row, column...): number}"""
+    if not isinstance(numbers, dict):
+        return {above: numbers}
+    found = {}
+    for key, item in numbers.items():
+        found |= leaves(item, (*above, key))
+    return found
+
+
+def plain(cell):
+    """A cell of a LaTeX table without its commands."""
+    cell = re.sub(r"~?\\cite\{[^}]*\}|\$|\\uparrow", "", cell).replace(r"\checkmark", "yes")
+    cell = re.sub(r"\\multirow\{\d+\}\{\*\}", "", cell)
+    cell = re.sub(r"\\(textbf|underline|bm)\b", "", cell)
+    return cell.replace("{", "").replace("}", "").strip()
+
+
+def tables(text):
+    """{label: (names of the columns, [(keys, numbers)])} of the LaTeX tables with a rule inside."""
+    found = {}
+    for table in re.findall(r"\\begin\{table\}.*?\\end\{table\}", text, re.DOTALL):
+        label = re.search(r"\\label\{([^}]*)\}", table)[1]
+        head, body = re.search(r"\\toprule(.*)\\midrule(.*)\\bottomrule", table, re.DOTALL).groups()
+        rows, above = [], []
+        last = head.strip().removesuffix(r"\\").split(r"\\")[-1]
+        names = [plain(cell) for cell in last.split("&")]
+        for line in body.replace(r"\hline", "").split(r"\\"):
+            if not line.strip():
+                continue
+            cells = [plain(cell) for cell in re.split(r"(?<!\\)&", line)]
+            count = len(cells)
+            while count and re.fullmatch(r"\d+\.\d+", cells[count - 1]):
+                count -= 1
+            keys = cells[:count]
+            if keys and not keys[0]:  # below a cell that spans rows
+                keys[0] = above[0]
+            above = keys
+            rows.append((tuple(keys), [float(cell) for cell in cells[count:]]))
+        found[label] = ([name for name in names if name][-len(rows[0][1]) :], rows)
+    return found
+
+
+def calibrated(mark):
+    return {"": "uncalibrated", "yes": "calibrated"}[mark]
+
+
+# For each table: the model, row and dataset (if rows name one) of a printed row's first cells.
+PRINTED = {
+    "tab:sota_result": lambda method: ("SD1.5", method),
+    "tab:various_model": lambda model, elb: (model, calibrated(elb)),
+    "tab:extend_various_model": lambda model, elb: (model, calibrated(elb)),
+    "tab:complex_prompt": lambda model, setting: (model, setting),
+    "tab:elbo_timestep": lambda model, n: (model, "1 step" if n == "1" else f"{n} steps"),
+    "tab:extend_elbo_timestep": lambda model, n: (model, "1 step" if n == "1" else f"{n} steps"),
+    "tab:extend_elbo_timestep_pos": lambda model, strategy: (model, strategy.lower()),
+    "tab:fix_temp": lambda model, score: (model, score.replace("S=", "S = ")),
+    "tab:collect_timestep": lambda model, n, strategy: (model, f"{n} {strategy.lower()}"),
+    "tab:various_frequency": lambda name, elb: ("SD1.5", calibrated(elb), name.lower()),
+    "tab:extend_sota_result": lambda name, elb: ("SD1.5", f"{name} + ELB" if elb else name),
+}
+COLUMNS = {"prec": "precision", "f1 score": "f1"}
+
+
+@pytest.mark.skipif(not PAPER.is_file(), reason="the paper's source is not here")
+def test_every_number_is_the_papers():
+    printed = tables(PAPER.read_text(encoding="utf-8"))
+    no_segmentation = {"tab:train_object", "tab:elbo_generation_results"}
+    assert set(printed) == set(PRINTED) | no_segmentation
+    specs = {load_spec(name).label: load_spec(name) for name in ORIGINALS}
+    assert set(specs) == set(PRINTED) | {"fig:temperature", "figure:toy_compare"}
+    for label, keys_of in PRINTED.items():
+        columns, rows = printed[label]
+        columns = [COLUMNS.get(name.lower(), name.lower()) for name in columns]
+        expected = {
+            (*keys_of(*keys), column): number
+            for keys, numbers in rows
+            for column, number in zip(columns, numbers, strict=True)
+        }
+        assert len(expected) == len(rows) * len(columns)
+        assert leaves(specs[label].paper) == expected, label
+
+
+def test_latex_tables_are_read():
+    text = r"""\begin{table}\label{tab:x}\begin{tabular}\toprule
+    \multirow{2}{*}{Set} & \multirow{2}{*}{E} & \multicolumn{2}{c}{\textbf{mIoU} $\uparrow$}\\
+    & & A & B \\ \midrule
+    \multirow{2}{*}{COCO~\cite{lin}} & & 1.50 & \underline{2.25} \\
+    & $\checkmark$ & \textbf{{3.75}} & 4.00 \\ \hline
+    VOC & $S=\bm{1/2}$ & 5.0 & 6.00\\ \bottomrule\end{tabular}\end{table}"""
+    rows = [(("COCO", ""), [1.5, 2.25]), (("COCO", "yes"), [3.75, 4.0])]
+    assert tables(text) == {"tab:x": (["A", "B"], [*rows, (("VOC", "S=1/2"), [5.0, 6.0])])}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "models"),
+    [
+        ("models/calibrated", "sota/ELBO-T2IAlign", ["SD1.5"]),
+        ("models/calibrated", "elbo-steps/20 steps", ["SD1.5", "SD2", "SDXL"]),
+        ("models/calibrated", "fixed-scores/ELB based S", ["SD1.5", "SD2", "SDXL"]),
+        ("elbo-steps/1 step", "more-elbo-steps/1 step", ["SD1.5", "SD2"]),
+        ("elbo-steps/5 steps", "more-elbo-steps/5 steps", ["SD1.5", "SD2"]),
+        ("elbo-steps/20 steps", "more-elbo-steps/20 steps", ["SD1.5", "SD2"]),
+        ("more-elbo-steps/10 steps", "strategies/even", ["SD1.5"]),
+        ("more-elbo-steps/10 steps", "collecting/10 small", ["SD1.5"]),
+        ("sota/DAAM", "methods-calibrated/DAAM", ["SD1.5"]),
+        ("sota/DiffSegmenter", "methods-calibrated/DiffSegmenter", ["SD1.5"]),
+    ],
+)
+def test_what_the_paper_prints_twice_agrees(first, second, models):
+    (one, row), (other, same) = first.split("/"), second.split("/")
+    for model in models:
+        assert load_spec(one).paper[model][row] == load_spec(other).paper[model][same]
+
+
+def test_every_table_has_a_twin_on_the_lab():
+    assert sorted(f"lab-{name}" for name in ORIGINALS if name != "toy") == TWINS
+    for name in TWINS:
+        twin, original = load_spec(name), load_spec(name.removeprefix("lab-"))
+        assert twin.extends == original.name
+        assert original.extends is None
+        assert twin.datasets == (("lab-phrases",) if name == "lab-phrases" else ("lab",))
+        assert (twin.label, twin.title, twin.columns) == (
+            original.label,
+            original.title,
+            original.columns,
+        )
+        shared = [row.name for row in twin.rows if row.name in [one.name for one in original.rows]]
+        assert shared == [row.name for row in original.rows]  # a twin may have rows of its own
+        assert twin.paper == original.paper
+        assert twin.notes[: len(original.notes)] == original.notes
+        assert twin.digest() != original.digest()
+
+
+CHANGES = {
+    "sota": {"calibrate"},
+    "models": {"calibrate"},
+    "more-models": {"calibrate"},
+    "phrases": {"calibrate", "elbo_text"},
+    "elbo-steps": {"elbo_steps", "elbo_timesteps"},
+    "more-elbo-steps": {"elbo_steps", "elbo_timesteps"},
+    "strategies": {"elbo_steps", "elbo_timesteps", "elbo_strategy"},
+    "fixed-scores": {"gamma", "centred"},
+    "collecting": {
+        "collect_steps", "collect_strategy", "collect_timesteps", "elbo_steps", "elbo_timesteps"
+    },
+    "frequency": {"calibrate"},
+    "methods-calibrated": {"calibrate"},
+    "gamma": {"gamma"},
+    "toy": {"calibrate"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", spec_names())
+def test_rows_change_only_what_the_table_is_about(name):
+    """From the released code's settings; twins and the toy data from the default ones."""
+    preset = "default" if name == "toy" or name in TWINS else "official"
+    start = AlignConfig.preset(preset).to_dict()
+    for row in load_spec(name).rows:
+        changed = {key for key, value in row.config.to_dict().items() if value != start[key]}
+        other = {"threshold"} if name in TWINS and row.method != "elbo" else set()
+        assert changed <= CHANGES[name.removeprefix("lab-")] | other, row.name
+
+
+def test_rows_do_what_their_names_say():
+    def configs(name):
+        return {row.name: row.config for row in load_spec(name).rows}
+
+    for name in ("elbo-steps", "more-elbo-steps", "lab-more-elbo-steps"):
+        for row, config in configs(name).items():
+            assert config.elbo_count == int(row.split()[0])
+    for name in ("strategies", "lab-strategies"):
+        for row, config in configs(name).items():
+            assert (config.elbo_strategy, config.elbo_count) == (row, 10)
+    for name in ("collecting", "lab-collecting"):
+        own = {"collect_range": (0.3, 0.5)}
+        for row, config in configs(name).items():
+            count, strategy = row.split()
+            config = config.resolved(own=own)  # a model's own range must not step in
+            assert config.collect_range is None
+            assert (config.collect_strategy, config.collect_count) == (strategy, int(count))
+            assert config.elbo_count == 10
+    assert STRATEGIES["small"] == (0, 0.2)
+    assert STRATEGIES["middle"] == (0.4, 0.6)
+    assert STRATEGIES["large"] == (0.7, 0.9)
+    for name in ("gamma", "lab-gamma"):
+        gammas = [config.gamma for config in configs(name).values()]
+        assert gammas == [1 / n for n in range(1, 9)]
+    for name in ("fixed-scores", "lab-fixed-scores"):
+        rows = load_spec(name).rows
+        assert [row.scores for row in rows] == [1 / 2, 1 / 3, 1 / 4, None]
+        own = {"centred": True, "gamma": 0.6}  # centred, a shared score would do nothing
+        assert not any(row.config.resolved(own=own).centred for row in rows)
+        assert rows[-1].config.resolved(own=own).gamma == 1 / 3
+    for name in ("models", "lab-models", "frequency", "toy"):
+        switches = [config.calibrate for config in configs(name).values()]
+        assert switches == [False, True]
+    texts = [config.elbo_text for config in configs("phrases").values() if config.calibrate]
+    assert texts == ["name", "phrase"]
+
+
+def test_baselines():
+    rows = {row.name: row for row in load_spec("methods-calibrated").rows}
+    assert not rows["DAAM"].config.calibrate
+    assert rows["DAAM + ELB"].config.calibrate
+    assert rows["DAAM + ELB"].baseline == "DAAM"
+    assert rows["DiffSegmenter + ELB"].baseline == "DiffSegmenter"
+    for row in load_spec("sota").rows:
+        assert row.config.calibrate == (row.method == "elbo")
+        assert row.baseline == "ELBO-T2IAlign"
+    lab = load_spec("lab-methods-calibrated")
+    assert "Exponents are centred" in lab.notes[-2]
+    both = [*lab.rows, *(row for row in load_spec("lab-sota").rows if row.method != "elbo")]
+    assert len(both) == 10
+    own = {"threshold": 0.3, "uncalibrated_threshold": 0.2}  # a model's own must not step in
+    assert {row.config.resolved(own=own).threshold for row in both} == {0.45}
+
+
+def test_paper_numbers_and_effects():
+    spec = load_spec("lab-models")
+    before, after = spec.rows
+    assert spec.paper_number("SD2.1", "uncalibrated", "voc") == 67.6
+    assert spec.paper_effect("SD1.5", after, "ade20k") == pytest.approx(3.51)
+    assert spec.paper_effect("SD1.5", before, "ade20k") == 0
+    assert spec.paper_number("SD3", "calibrated", "voc") is None
+    assert spec.paper_number("SD1.5", "calibrated") is None
+    assert spec.paper_effect("SD1.5", after, "lab") is None
+    spec = load_spec("frequency")
+    assert spec.paper_number("SD1.5", "calibrated", "coco", "rare") == 33.63
+    assert spec.paper_effect("SD1.5", spec.rows[1], "coco", "rare") == pytest.approx(2.24)

@@ -1,0 +1,276 @@
+"""Runs on disk: whose images they are, who may write, and what is read of them."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import tracemalloc
+
+import accelerate
+import pytest
+import torch
+from PIL import Image
+
+import pixalign as pa
+from bench_folder import SPEC, folder_of
+from bench_runs import build, image_row, scenes
+from pixalign.bench import examples, measuring, runner, store
+from pixalign.bench.datasets import open_dataset
+from pixalign.bench.examples import draw_examples
+from pixalign.bench.spec import load_spec
+from pixalign.bench.store import IMAGES, Run, writing
+from pixalign.bench.summary import summarise, write_result
+
+ROWS = ("uncalibrated", "calibrated")
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SPEC[: SPEC.index("  - name: five")])
+    return load_spec(path)
+
+
+@pytest.fixture
+def aligner(wide):
+    return pa.Aligner(wide("sd1"))
+
+
+# ---- whose images ----
+
+
+def renamed(root):
+    for part in ("images", "masks"):
+        (root / part / "001.png").rename(root / part / "other.png")
+
+
+def repainted(root):
+    Image.new("RGB", (48, 40), "red").save(root / "images" / "001.png")
+
+
+def masked(root):
+    Image.new("L", (48, 40), 1).save(root / "masks" / "001.png")
+
+
+@pytest.mark.parametrize("change", [renamed, repainted, masked])
+def test_another_root_of_as_many_pictures_is_refused(change, aligner, small, tmp_path):
+    one = folder_of(tmp_path / "one", 2)
+    shutil.copytree(one, tmp_path / "copy")
+    other = shutil.copytree(one, tmp_path / "other")
+    change(other)
+    for root in (one, tmp_path / "copy"):  # moved, they are the same pictures
+        dataset = open_dataset("folder", root)
+        runner.run(small, dataset, aligner, tmp_path / "out", model="m", show=False)
+    dataset = open_dataset("folder", other)
+    with pytest.raises(ValueError, match=r"another run: pictures was \"[0-9a-f]{64}\", is"):
+        runner.run(small, dataset, aligner, tmp_path / "out", model="m", show=False)
+
+
+def test_other_masks_are_refused(aligner, small, tmp_path):
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
+    run = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    assert run.header["masks"] == "masks"
+    other = dataclasses.replace(dataset, masks_from="SegmentationClassAug")
+    with pytest.raises(ValueError, match='masks was "masks", is "SegmentationClassAug"'):
+        runner.run(small, other, aligner, tmp_path, model="m", show=False)
+
+
+def test_wording_may_change(aligner, small, tmp_path, monkeypatch):
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+    first = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    text = (tmp_path / "small.yaml").read_text().replace("Everything at once", "Two rows")
+    text = text.replace("label: tab:none", "label: tab:two\nnotes: [Both are quick.]")
+    (tmp_path / "small.yaml").write_text(text.replace("baseline: plain", "baseline: default"))
+    monkeypatch.setattr(runner, "measure", None)  # nothing is done again
+    monkeypatch.setattr(runner, "versions", lambda: {"torch": "99"})
+    spec = load_spec(tmp_path / "small.yaml")
+    counts = dict.fromkeys(dataset.classes, 5)
+    runner.run(spec, dataset, aligner, tmp_path, model="m", counts=counts, show=False)
+    header = Run.open(first.folder).header
+    assert (header["title"], header["label"]) == ("Two rows", "tab:two")
+    assert (header["notes"], header["baseline"]) == (["Both are quick."], "default")
+    assert {row["baseline"] for row in header["rows"]} == {"default"}
+    assert header["counts"] == counts
+    assert header["versions"] == first.header["versions"]  # as when the images were measured
+    assert write_result(Run.open(first.folder), 5)["title"] == "Two rows"
+
+
+# ---- who may write ----
+
+
+def test_a_second_process_is_refused(aligner, small, tmp_path):
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+    folder = tmp_path / "small--folder--m"
+    with (
+        writing(folder),
+        pytest.raises(ValueError, match=r"another process is writing to .*small--folder--m'; wait"),
+    ):
+        runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    assert not (folder / "run.json").exists()
+    found = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    assert found.done() == {0, 1}
+
+
+def test_a_killed_process_holds_nothing(tmp_path):
+    code = f"""
+import os, pathlib
+from pixalign.bench.store import writing
+with writing(pathlib.Path({str(tmp_path)!r})):
+    os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+    with writing(tmp_path):
+        pass
+
+
+def test_processes_of_one_launch_share_a_run(aligner, small, tmp_path):
+    """The first holds the lock for all; the others would not get it."""
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+
+    class State:
+        def wait_for_everyone(self):
+            pass
+
+    with writing(tmp_path / "small--folder--m"):
+        mine = runner.Processes(1, 2, State())
+        run = runner.run(
+            small, dataset, aligner, tmp_path, model="m", processes=mine, show=False
+        )  # its own part: no chunk
+    assert run.done() == set()
+
+
+def test_processes_wait_for_days(monkeypatch):
+    asked = {}
+
+    class State:
+        process_index, num_processes = 0, 1
+
+        def __init__(self, **options):
+            asked.update(options)
+
+    monkeypatch.setattr(accelerate, "PartialState", State)
+    runner.Processes.here(cpu=True)
+    assert asked["cpu"] is True
+    assert asked["timeout"].days >= 7
+
+
+# ---- lines ----
+
+
+@pytest.mark.parametrize("torn", ["", '{"index":1,"k', "x" * (store._BLOCK + 5)])
+def test_only_a_torn_line_is_cut_off(torn, tmp_path):
+    run = build(tmp_path, indices=range(3), total=4)
+    path = run.folder / "images.0.jsonl"
+    before = path.read_bytes()
+    with path.open("a") as file:
+        file.write(torn)
+    assert run.done() == {0, 1, 2}
+    row = image_row(3, scenes(4, ROWS)[3])
+    run.append([row], 1.0)
+    assert path.read_bytes() == before + row.to_line().encode() + b"\n"
+
+
+def test_a_line_of_no_image_is_told(tmp_path):
+    run = build(tmp_path, indices=range(2))
+    with (run.folder / "images.0.jsonl").open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(ValueError, match=r"images\.0\.jsonl' is damaged: a line is of no image"):
+        run.done()
+
+
+def heavy(index, scene):
+    """A row with a map of half a megabyte."""
+    noise = torch.rand(2, 256, 512, generator=torch.Generator().manual_seed(index))
+    return dataclasses.replace(image_row(index, scene), maps={"a": noise})
+
+
+def test_lines_are_read_one_at_a_time(tmp_path):
+    run = build(tmp_path, indices=(), total=16)
+    made = scenes(16, ROWS)
+    for process in (0, 1):
+        for index in range(process, 16, 2):
+            run.append([heavy(index, made[index])], 1.0, process=process)
+    size = sum(path.stat().st_size for path in run.folder.glob("images.*.jsonl"))
+    assert size > 6_000_000
+    tracemalloc.start()
+    try:
+        assert run.done() == set(range(16))
+        run.merge()
+        assert [image.index for image in run.images()] == list(range(16))
+        summarise(run, 5)
+        assert tracemalloc.get_traced_memory()[1] < size / 3
+    finally:
+        tracemalloc.stop()
+    assert (run.folder / IMAGES).stat().st_size == size
+
+
+def test_summaries_read_neither_losses_nor_maps(tmp_path, monkeypatch):
+    run = build(tmp_path, indices=(), total=3)
+    rows = [heavy(index, scene) for index, scene in enumerate(scenes(3, ROWS))]
+    run.append(rows, 1.0)
+    (image, *_) = run.images()
+    assert image.maps == image.losses == {}
+    assert image.tallies.keys() == rows[0].tallies.keys()
+    (whole, *_) = run.images(whole=True)
+    assert torch.equal(whole.maps["a"], rows[0].maps["a"].half())
+    unpacked, shapes = store._unpacked, []
+    monkeypatch.setattr(
+        store, "_unpacked", lambda packed: shapes.append(packed["shape"]) or unpacked(packed)
+    )
+    summarise(run, 5)
+    assert len(shapes) == 3 * len(ROWS)
+    assert [2, 256, 512] not in shapes
+
+
+# ---- pictures ----
+
+
+@pytest.fixture
+def drawn(aligner, small, tmp_path):
+    """A run with its pictures, and how to draw them again."""
+    dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
+    run = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    result = write_result(run, 5)
+
+    def draw(**changes):
+        draw_examples(run, result | changes, small, dataset, aligner)
+        return json.loads((run.folder / "pictures" / "pictures.json").read_text())
+
+    return run, result, draw
+
+
+def test_pictures_have_the_summarys_ious(drawn, monkeypatch):
+    run, result, draw = drawn
+    images = {image.key: image for image in run.images()}
+    monkeypatch.setattr(Run, "images", None)  # no row is read for them
+    records = draw()
+    assert [record["key"] for record in records] == [*result["best"], *result["worst"]]
+    threshold = result["rows"]["default"]["oracle"]["threshold"]
+    for record in records:
+        ious = images[record["key"]].tallies["default"].at(threshold).ious()[1:, 0]
+        assert record["miou"] == pytest.approx(100 * float(ious.mean()), abs=0.01)
+        assert Image.open(run.folder / "pictures" / record["file"]).width > 200
+
+
+def test_pictures_are_drawn_once(drawn, monkeypatch):
+    run, result, draw = drawn
+    records, calls, real = draw(), [], measuring.heatmaps_of
+
+    def counted(bench, subjects, clock):
+        calls.extend(subject.sample.key for subject in subjects)
+        return real(bench, subjects, clock)
+
+    monkeypatch.setattr(examples, "heatmaps_of", counted)
+    assert draw() == records
+    assert calls == []
+    first = records[0]["key"]
+    changed = draw(ious=result["ious"] | {first: 1.23})  # the same images, with other masks
+    assert len(calls) == len(records)
+    assert changed[0]["miou"] == 1.23
+    (run.folder / "pictures" / records[0]["file"]).unlink()
+    draw(ious=result["ious"] | {first: 1.23})
+    assert len(calls) == 2 * len(records)
+    (run.folder / "pictures" / "pictures.json").write_text("[{}]")
+    draw()
+    assert len(calls) == 3 * len(records)

@@ -1,0 +1,213 @@
+"""The speed benchmark measures what it says, and its reference computes the same."""
+
+import io
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from pixalign import Aligner
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import architectures
+import sequential
+import speed
+
+ROW = {
+    "name", "seconds", "seconds_per_forward", "peak_gib", "forwards", "flops", "floor_seconds",
+    "floor_share", "times_faster", "warmup_seconds", "batch_size", "difference", "extrapolated",
+}  # fmt: skip
+RECORD = {
+    "arch", "device", "threads", "torch", "diffusers", "dtype", "classes", "latents", "parameters",
+    "resident_gib", "flops_per_forward", "flops_before_text",
+    "matrix_flops_per_second", "repeats", "rows",
+}  # fmt: skip
+
+
+def asked(*arguments):
+    """The benchmark's JSON, which is all that it may print, and its exit status."""
+    with redirect_stdout(io.StringIO()) as printed:
+        status = speed.main([*arguments, "--device", "cpu", "--repeats", "1", "--json"])
+    return json.loads(printed.getvalue()), status
+
+
+@pytest.fixture(scope="module")
+def record():
+    found, status = asked("--arch", "tiny", "--classes", "3")
+    assert status == 0
+    return found
+
+
+@pytest.fixture
+def small(pipeline):
+    """The quickest of the tiny pipelines, with few positions, as a model to be measured."""
+    backbone = Aligner(pipeline("sd3")).backbone
+    latents = architectures.smooth_latents(backbone)[..., :8, :8]
+    return architectures.Model(backbone, latents, architectures.NOUNS)
+
+
+def test_rows_and_fields(record):
+    assert set(record) == RECORD
+    rows = {row["name"]: row for row in record["rows"]}
+    assert list(rows) == ["sequential", "eager", "fast"]
+    for row in rows.values():
+        assert set(row) - {"notes"} == ROW
+        assert set(row["seconds"]) == {"total", "elbo", "collect", "heatmaps"}
+        assert all(seconds > 0 for seconds in row["seconds"].values())
+        assert row["flops"] == record["flops_per_forward"] * row["forwards"]["total"]
+        floor = row["flops"] / record["matrix_flops_per_second"]
+        assert row["floor_seconds"] == pytest.approx(floor)
+        assert row["floor_share"] == pytest.approx(floor / row["seconds"]["total"])
+        assert row["peak_gib"] is None
+        ratio = rows["sequential"]["seconds"]["total"] / row["seconds"]["total"]
+        assert row["times_faster"] == pytest.approx(ratio)
+        assert row["name"] in speed.table(record)
+    for name in ("sequential", "eager"):
+        assert rows[name]["forwards"] == {"total": 70, "collect": 10, "elbo": 60}
+    assert rows["fast"]["forwards"]["elbo"] in (15, 30, 45, 60)
+    assert rows["fast"]["difference"] is None
+
+
+def test_eager_equals_sequential(record):
+    eager = next(row for row in record["rows"] if row["name"] == "eager")
+    assert eager["difference"]["losses"] < 1e-4
+    assert eager["difference"]["heatmaps"] < 1e-3
+    assert eager["difference"]["heatmaps_same_scores"] < 1e-4
+
+
+@pytest.mark.parametrize("name", ["sdxl", "sd3"])
+def test_other_families_equal_sequential(pipeline, name):
+    aligner = Aligner(pipeline(name))
+    latents = architectures.smooth_latents(aligner.backbone)[..., :16, :16]
+    apart = speed.compare(aligner, latents, architectures.NOUNS[:3])
+    assert apart["losses"] < 1e-4
+    assert apart["heatmaps"] < 1e-3
+
+
+def test_a_difference_is_seen():
+    def outcome(**changed):
+        losses, maps = torch.ones(2, 3), torch.zeros(2, 4, 4)
+        losses[1, 2] += changed.get("loss", 0)
+        maps[0, 1, 1] += changed.get("heat", 0)
+        return speed.Ours({}, {}, losses, torch.ones(2), maps, same_scores=maps)
+
+    apart = speed.difference(outcome(loss=0.5, heat=0.25), outcome())
+    assert apart == {"losses": 0.5, "heatmaps": 0.25, "heatmaps_same_scores": 0.25}
+
+
+def test_ten_classes_take_210_forwards(small):
+    seen = 0
+
+    def count(module, args, kwargs):
+        nonlocal seen
+        seen += len(kwargs["hidden_states"])
+
+    aligner = Aligner(small.pipe)
+    ten = small.names[:10]
+    work = sequential.Sequential(aligner.backbone, speed.reference_job(aligner, small.latents, ten))
+    handle = small.pipe.transformer.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        slow = work.run().forwards
+        assert seen == 10 * 20 + 10
+        fast = speed.align_once(aligner, small.latents, ten, speed.AlignConfig.official()).forwards
+        assert seen == 2 * (10 * 20 + 10)
+    finally:
+        handle.remove()
+    assert slow == fast == {"total": 210, "collect": 10, "elbo": 200}
+
+
+@pytest.mark.parametrize("name", ["sd1", "sd3"])
+def test_the_model_is_left_as_it_was(pipeline, name):
+    aligner = Aligner(pipeline(name))
+    backbone = aligner.backbone
+    latents = architectures.smooth_latents(backbone)
+    job = speed.reference_job(aligner, latents, ["dog", "cat"])
+    text = backbone.encode_text(["a photo of dog"])
+    step = backbone.schedule.at_indices([300])
+    stock = dict(backbone.denoiser.attn_processors)
+    before = backbone.predict(latents, step, text)
+
+    work = sequential.Sequential(backbone, job)
+    work.run(dict.fromkeys(sequential.PARTS, 1))
+    two = latents.repeat(2, 1, 1, 1), step[torch.tensor([0, 0])], text[torch.tensor([0, 0])]
+    with (  # after an error, too
+        pytest.raises(ValueError, match="one plain sequence"),
+        sequential.materialised(backbone.denoiser),
+    ):
+        backbone.predict(*two)
+
+    after = dict(backbone.denoiser.attn_processors)
+    assert after.keys() == stock.keys()
+    assert all(after[key] is stock[key] for key in stock)
+    assert torch.equal(before, backbone.predict(latents, step, text))
+
+
+def test_options(small, monkeypatch, tmp_path):
+    monkeypatch.setattr(speed, "build", lambda arch, device, dtype: small)
+    monkeypatch.setattr(speed, "SINGLE_CLASSES", 2)
+    out = tmp_path / "new" / "speed.json"
+    record, status = asked(
+        "--arch", "tiny", "--classes", "2", "--memory", "low", "--sweep", "1", "--many", "2",
+        "--seconds-limit", "0.05", "--out", str(out),
+    )  # fmt: skip
+    assert status == 0
+    assert json.loads(out.read_text()) == record
+    rows = {row["name"]: row for row in record["rows"]}
+    assert list(rows) == ["sequential", "eager", "low", "fast"]
+    assert rows["sequential"]["extrapolated"] is True
+    assert rows["sequential"]["forwards"]["total"] == 50
+    assert rows["eager"]["difference"]["losses"] < 1e-4  # of those that were computed
+    assert rows["eager"]["difference"]["heatmaps"] is None
+    assert [row["classes"] for row in record["sweep"]] == [1]
+    assert [row["eager"]["forwards"]["total"] for row in record["sweep"]] == [30]
+    many = record["many"]["eager"]
+    assert many["forwards"] == 2 * 10 + (1 + 2) * 20
+    assert many["single"]["forwards"] == 50
+    assert "sequential*" in speed.table(record)
+
+
+def test_a_failing_row_is_said_and_the_others_run(small, monkeypatch, capsys):
+    def broken(self, limit=None):
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(speed, "build", lambda arch, device, dtype: small)
+    monkeypatch.setattr(speed.Bench, "sequential", broken)
+    record, status = asked("--arch", "tiny", "--classes", "1")
+    assert status == 1
+    rows = {row["name"]: row for row in record["rows"]}
+    assert rows["sequential"] == {"name": "sequential", "error": "RuntimeError: no such luck"}
+    assert rows["eager"]["times_faster"] is None
+    assert "no such luck" in capsys.readouterr().err
+    assert "no such luck" in speed.table(record)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--classes", "0"], ["--classes", "61"], ["--sweep", "1,x"], ["--repeats", "0"]]
+)
+def test_bad_arguments_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        speed.main(["--arch", "tiny", *arguments])
+    assert end.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("arch", "millions"), [("sd15", 859.5), ("sd21", 865.9), ("sdxl", 2567.5), ("sd3", 2028.3)]
+)
+def test_networks_have_the_published_sizes(arch, millions):
+    pipe = architectures.PIPELINES[arch](torch.device("meta"))  # sizes alone, no memory
+    denoiser = pipe.unet if hasattr(pipe, "unet") else pipe.transformer
+    count = sum(weight.numel() for weight in denoiser.parameters())
+    assert round(count / 1e6, 1) == millions
+
+
+def test_names_are_distinct_and_single_tokens():
+    tokenizer = architectures.build_tokenizer(("a", "photo", "of", *architectures.NOUNS), 77)
+    assert len(set(architectures.NOUNS)) == len(architectures.NOUNS) == 60
+    for noun in architectures.NOUNS:
+        assert len(tokenizer(noun, add_special_tokens=False)["input_ids"]) == 1
+    assert set(tiny.WORDS) & set(architectures.NOUNS[:6]) == set(architectures.NOUNS[:6])

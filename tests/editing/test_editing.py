@@ -1,0 +1,472 @@
+"""Edits: what is written, where it acts, and that nothing else changes."""
+
+import dataclasses
+import json
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import interpolate
+
+import pixalign
+import tiny
+from helpers import assert_same, fingerprint
+from pixalign import AlignConfig, Aligner
+from pixalign.backbones import wrap
+from pixalign.core.batching import BatchSize
+from pixalign.core.progress import Progress
+from pixalign.diffusion.sampling import initial_noise
+from pixalign.editing.blending import LocalBlend, blend_sites, region
+from pixalign.editing.drawing import EditSettings, Pair, draw_pairs
+from pixalign.editing.inversion import InversionSettings
+from pixalign.editing.methods import METHODS, Calibrated, PromptToPrompt, classes_of
+from pixalign.editing.preparing import Task
+from pixalign.editing.run import edit, edit_many
+from pixalign.editing.walking import sample
+from pixalign.generation.run import generate
+from pixalign.text.pairing import columns_of, pair
+
+QUICK = AlignConfig(elbo_steps=2, collect_steps=2)
+SOURCE, TARGET = "a photo of dog, red car", "a photo of zebra, red car"
+SIZES = {"sd1": (64, 64), "sd2-v": (32, 64), "sdxl": (64, 64), "sd3-t5": (64, 48)}
+
+
+def settings(**changes):
+    return EditSettings(**{"method": "ptp", "steps": 3, "guidance": 3.0} | changes)
+
+
+def drawn(backbone, pairs, how, batch_size=None):
+    return draw_pairs(backbone, pairs, how, batch_size or BatchSize(), Progress(0, "", False))
+
+
+def simple_pair(backbone, source, target, seed=0, side=16, **extras):
+    length = backbone.unconditional().embeds.shape[1]
+    noise = initial_noise(backbone, [seed], (side * 4, side * 4))
+    return Pair(pair(backbone, source, target, length), noise, **extras)
+
+
+# ---- what is written ----
+
+
+def probabilities(pairings, heads=2, cells=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(pairings), heads, cells, pairings[0].matrix.shape[0])
+    return (torch.randn(shape, generator=generator).softmax(-1) for _ in range(2))
+
+
+def test_prompt_to_prompt_is_its_formula(sd1):
+    backbone = wrap(sd1)
+    pairings = [
+        pair(backbone, "a dog and a cat", "a zebra and a cat", 77, {"cat": 2.0}),
+        pair(backbone, "a cat", "a red cat with two dogs", 77),
+    ]
+    source, target = probabilities(pairings)
+    found = PromptToPrompt(pairings, torch.device("cpu"))(source, target, (3, 4))
+    for row, pairing in enumerate(pairings):
+        for column in range(77):
+            if pairing.blend[column]:
+                mapped = source[row] @ pairing.matrix[:, column]
+            else:
+                mapped = target[row, :, :, column]
+            expected = mapped * pairing.factors[column]
+            torch.testing.assert_close(found[row, :, :, column], expected)
+    # "zebra" has five tokens, each of which attends where "dog" did; "red" as it would.
+    for column in range(2, 7):
+        torch.testing.assert_close(found[0, ..., column], source[0, ..., 2])
+    assert torch.equal(found[1, ..., 2], target[1, ..., 2])
+
+
+def test_heatmaps_take_the_place_of_changed_words(pipeline):
+    backbone = wrap(pipeline("sd3-t5"))
+    pairings = [
+        pair(backbone, "a dog and a cat", "a zebra and a tree", 333, {"tree": 3.0}),
+        pair(backbone, "a car", "a red car", 333),
+    ]
+    heat = torch.rand(2, 8, 6, generator=torch.Generator().manual_seed(1))
+    source, target = probabilities(pairings)
+    cpu = torch.device("cpu")
+    found = Calibrated(pairings, [heat, None], cpu)(source, target, (4, 3))
+    base = PromptToPrompt(pairings, cpu)(source, target, (4, 3))
+
+    assert torch.equal(found[1], base[1])
+    written = set()
+    for change, heatmap in zip(pairings[0].changes, heat, strict=True):
+        cells = interpolate(heatmap[None, None], (4, 3), mode="area").flatten()
+        cells = (cells - cells.min()) / (cells.max() - cells.min())
+        assert len(change.columns) == 2  # CLIP's and T5's
+        for ours, theirs in change.columns:
+            column = source[0].mean(0)[:, list(ours)].mean(1)
+            expected = column.min() + cells * (column.max() - column.min())
+            for other in theirs:
+                factor = 3.0 if change.target == "tree" else 1.0
+                for head in range(2):
+                    torch.testing.assert_close(found[0, head, :, other], factor * expected)
+                written.add(other)
+    rest = [column for column in range(333) if column not in written]
+    assert torch.equal(found[0][..., rest], base[0][..., rest])
+
+
+def test_classes_are_the_changed_words_and_the_other_entities(sd1):
+    backbone = wrap(sd1)
+
+    def found(source, target, entities=()):
+        classes, owners = classes_of(pair(backbone, source, target, 77), entities)
+        return [(one.name, one.phrase) for one in classes], owners
+
+    assert found("a dog, a cat", "a bird, a cat") == ([("dog", "dog")], [0])
+    assert found("a big dog", "a red bird", ["tree"]) == (
+        [("dog", "big dog"), ("tree", "tree")],
+        [0],
+    )
+    named = found("red car, hot dog", "red bus, hot cat", ["hot dog", "red car"])
+    assert named == ([("car", "red car"), ("dog", "hot dog")], [0, 1])
+    twice = found("red dog, hot dog", "red cat, hot cat", ["hot dog", "red dog"])
+    assert twice == ([("red dog", "red dog"), ("hot dog", "hot dog")], [0, 1])
+    inside = found("a red dog and a dog", "a red cat and a dog", ["red dog", "dog"])
+    assert inside == ([("red dog", "red dog"), ("dog", "dog")], [0])
+    apart = found("a big red dog and a car", "a small red cat and a car", ["big red dog", "car"])
+    assert apart == ([("dog", "big red dog"), ("car", "car")], [0, 0])
+    assert found("red car", "blue car", ["red car"]) == ([("car", "red car")], [0])
+    assert found("a hot dog, a car", "a tree, a car", ["dog", "car"]) == (
+        [("dog", "hot dog"), ("car", "car")],
+        [0],
+    )
+    assert found("a dog and a dog", "a cat and a cat") == ([("dog", "dog")], [0, 0])
+
+
+# ---- the loop ----
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_prompt_that_stays_changes_nothing(pipeline, name):
+    backbone = wrap(pipeline(name))
+    pairs = [simple_pair(backbone, SOURCE, SOURCE, seed) for seed in (0, 1)]
+    source, target = drawn(backbone, pairs, settings(blend="attention"))
+    torch.testing.assert_close(target, source, atol=1e-5, rtol=1e-4)
+
+    noise = torch.cat([one.noise for one in pairs])
+    texts = backbone.encode_text([SOURCE, SOURCE])
+    plain = sample(backbone, noise, texts, backbone.schedule.path(3), 3.0)
+    torch.testing.assert_close(source, plain, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_without_writing_the_target_is_drawn_plainly(pipeline, name):
+    backbone = wrap(pipeline(name))
+    one = simple_pair(backbone, SOURCE, TARGET)
+    nowhere = settings(cross_replace=0.0, self_replace=0.0, blend=None)
+    source, target = drawn(backbone, [one], nowhere)
+    path = backbone.schedule.path(3)
+    for latents, text in ((source, SOURCE), (target, TARGET)):
+        plain = sample(backbone, one.noise, backbone.encode_text([text]), path, 3.0)
+        torch.testing.assert_close(latents, plain, atol=1e-4, rtol=1e-3)
+
+    written = drawn(backbone, [one], settings(blend=None))
+    torch.testing.assert_close(written[0], source, atol=1e-4, rtol=1e-3)  # the source goes on
+    assert (written[1] - target).abs().max() > 1e-2
+
+
+def test_each_part_acts_in_its_part_of_the_steps(sd1):
+    how = settings(steps=10, cross_replace=0.8, self_replace=0.4)
+    assert [how.within(index, how.cross_replace) for index in range(10)] == [True] * 8 + [False] * 2
+    assert sum(how.within(index, 0.4) for index in range(10)) == 4
+    backbone = wrap(sd1)
+    one = simple_pair(backbone, SOURCE, TARGET, side=8)
+    base = settings(cross_replace=0.0, self_replace=0.0, blend=None)
+    plain = drawn(backbone, [one], base)[1]
+    for change in ({"cross_replace": 0.3}, {"self_replace": 0.3}):
+        changed = drawn(backbone, [one], dataclasses.replace(base, **change))[1]
+        assert (changed - plain).abs().max() > 1e-4
+    none_that_coarse = dataclasses.replace(base, self_replace=1.0, self_factor=16)
+    torch.testing.assert_close(drawn(backbone, [one], none_that_coarse)[1], plain)
+
+
+def test_pairs_together_are_what_they_are_alone(wide):
+    """In float64, where batches agree to the last bits: edits of all kinds, in any batches."""
+    backbone = wrap(wide("sd1"))
+    heat = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
+    words = (columns_of(backbone, SOURCE, "dog", 77), columns_of(backbone, TARGET, "zebra", 77))
+    pairs = [
+        simple_pair(backbone, SOURCE, TARGET, 0, 8, words=words),
+        simple_pair(backbone, SOURCE, TARGET, 1, 8, heatmaps=heat, words=words),
+        simple_pair(backbone, SOURCE, SOURCE, 2, 8),
+        simple_pair(backbone, "a cat", "a red cat", 3, 8, unconditional=torch.randn(3, 77, 32)),
+    ]
+    together = drawn(backbone, pairs, settings())
+    for batch_size in (1, 9):
+        found = drawn(backbone, pairs, settings(), BatchSize(batch_size))
+        for one, other in zip(found, together, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(together[1][2], together[0][2])
+    assert (together[1] - together[0])[[0, 1, 3]].abs().amax((1, 2, 3)).min() > 1e-3
+
+
+def test_unconditional_embeddings_are_those_of_the_step(sd1):
+    backbone = wrap(sd1)
+    own = torch.randn(3, 77, 32, generator=torch.Generator().manual_seed(0))
+    one = simple_pair(backbone, SOURCE, SOURCE, side=8, unconditional=own)
+    source, _ = drawn(backbone, [one], settings())
+    texts, path = backbone.encode_text([SOURCE]), backbone.schedule.path(3)
+    expected = sample(backbone, one.noise, texts, path, 3.0, own[:, None])
+    torch.testing.assert_close(source, expected, atol=1e-4, rtol=1e-3)
+
+
+# ---- the local blend ----
+
+
+def test_outside_the_mask_nothing_changes(sd1):
+    backbone = wrap(sd1)
+    heat = torch.zeros(1, 64, 64)
+    heat[:, :24, :40] = 1
+    one = simple_pair(backbone, SOURCE, TARGET, where=(heat, 0.5))
+    source, target = drawn(backbone, [one], settings(blend="heatmap", blend_start=0.0))
+    inside = region(one.where, (16, 16))[0]
+    assert inside.sum() == 6 * 10
+    assert torch.equal(target[0][:, ~inside], source[0][:, ~inside])
+    assert (target != source)[0].any(0)[inside].all()
+    late = drawn(backbone, [one], settings(blend="heatmap", blend_start=1.0))[1]
+    free = drawn(backbone, [one], settings(blend=None))[1]
+    assert torch.equal(late, free)
+    assert region(None, (2, 3)).all()
+
+
+def test_masks_follow_the_words_attention(sd1):
+    backbone = wrap(sd1)
+    blend = LocalBlend(backbone, [((2,), (3, 4)), None], 77, (16, 16), 0.3)
+    assert torch.equal(blend.reader.columns[:, :, 0].sum(1), torch.tensor([1.0, 0, 1, 0]))
+    assert blend.reader.columns[2, [3, 4], 0].tolist() == [0.5, 0.5]
+    generator = torch.Generator().manual_seed(3)
+    steps = [
+        {site: torch.rand(4, 1, 8, 8, generator=generator) ** 99 for site in blend.sites}
+        for _ in range(2)
+    ]
+    for maps in steps:
+        blend.reader.cross = maps
+        blend.add()
+    found = blend.mask()
+
+    mean = sum(maps[site] for maps in steps for site in blend.sites)
+    expected = []
+    for row in (0, 2):
+        padded = torch.nn.functional.pad(mean[row, 0], (1, 1, 1, 1), value=-math.inf)
+        pooled = torch.tensor(
+            [[padded[i : i + 3, j : j + 3].max() for j in range(8)] for i in range(8)]
+        )
+        wide = interpolate(pooled[None, None], (16, 16), mode="bilinear")[0, 0]
+        expected.append(wide / wide.max() > 0.3)
+    assert torch.equal(found[0, 0], expected[0] | expected[1])
+    assert not found[0].all()
+    assert found[1].all()
+
+
+def test_blending_reads_layers_near_16_by_16(pipeline):
+    for name, latent, factor in (
+        ("sd1", (64, 64), 4),
+        ("sd1", (32, 32), 2),
+        ("sd1", (16, 8), 1),
+        ("sdxl", (128, 128), 4),
+        ("sd3", (64, 64), 2),
+    ):
+        sites = blend_sites(wrap(pipeline(name)).sites, latent)
+        assert {site.factor for site in sites} == {factor}
+        assert all(site.reads_text for site in sites)
+
+
+# ---- edit ----
+
+
+@pytest.fixture(scope="module")
+def aligners(pipeline):
+    return {name: Aligner(pipeline(name), config=QUICK) for name in SIZES}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_generated_pictures_are_edited_on_every_family(aligners, pipeline, name):
+    aligner = aligners[name]
+    before = fingerprint(aligner.backbone.denoiser)
+    tasks = [Task(SOURCE, TARGET, seed=1, entities=("red car",)), Task(SOURCE, SOURCE, seed=2)]
+    how = settings(method="elbo", blend="heatmap", blend_start=0.5)
+    found = edit_many(tasks, aligner, how, size=SIZES[name])
+
+    assert [one.changes for one in found] == [(("dog", "zebra"),), ()]
+    plain = generate(
+        SOURCE, model=pipeline(name), method="plain", seed=1, count=2, steps=3, guidance=3.0,
+        size=SIZES[name],
+    )  # fmt: skip
+    for one, drawing in zip(found, plain, strict=True):
+        difference = np.asarray(one.reconstruction, int) - np.asarray(drawing.image, int)
+        assert np.abs(difference).max() <= 1
+        assert one.source is one.reconstruction
+        assert one.figures == {}
+    assert found[0].heatmaps.shape == (1, *SIZES[name])
+    assert found[1].heatmaps is None
+    assert np.asarray(found[0].edited).tolist() != np.asarray(found[0].source).tolist()
+    difference = np.asarray(found[1].edited, int) - np.asarray(found[1].source, int)
+    assert np.abs(difference).max() <= 1
+    assert list(found[0].provenance["scores"]) == ["dog", "red car"]
+    assert_same(before, fingerprint(aligner.backbone.denoiser))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_real_pictures_that_stay_are_their_reconstructions(aligners, tmp_path, method):
+    how = InversionSettings("ddim", 3, 3.0)
+    task = Task(SOURCE, SOURCE, tiny.photo(80, 60))
+    found = edit_many(
+        [task], aligners["sd1"], settings(method=method), inversion=how, cache=None, size=(64, 64)
+    )[0]
+    assert found.source.size == (64, 64)
+    assert np.array_equal(np.asarray(found.edited), np.asarray(found.reconstruction))
+    assert set(found.figures) == {"psnr", "psnr_vae", "vae"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_edit_of_a_file(wide, tmp_path, method):
+    file = tmp_path / "photo.png"
+    tiny.photo(128, 64).save(file)
+    aligner = Aligner(wide("sd1"), config=QUICK)  # native at 64 pixels
+    found = edit(
+        file,
+        SOURCE,
+        TARGET,
+        model=aligner,
+        method=method,
+        steps=2,
+        guidance=2.0,
+        entities=["red car"],
+        weights={"zebra": 1.5},
+        cache=tmp_path / "kept",
+    )
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    assert found.edited.size == (96, 32)  # the model's area in the picture's shape
+    written = found.save(tmp_path / "out")
+    names = ["source.png", "reconstruction.png", "edited.png", "compare.png", "edit.json"]
+    if method != "ptp":
+        names.insert(3, "heatmap.png")
+        assert 0 <= found.heatmaps.min() <= found.heatmaps.max() <= 1
+    assert [path.name for path in written] == names
+    record = json.loads((tmp_path / "out" / "edit.json").read_text())
+    assert record["source"] == str(file)
+    assert record["weights"] == {"zebra": 1.5}
+    assert record["settings"]["method"] == method
+    assert record["inversion"]["method"] == "null-text"
+    assert record["figures"]["psnr"] == pytest.approx(found.figures["psnr"])
+
+
+def test_weights_alone_are_an_edit(aligners):
+    how = settings(blend=None)
+    tasks = [Task(SOURCE, SOURCE, weights={"dog": weight}) for weight in (1.0, 4.0)]
+    same, heavy = edit_many(tasks, aligners["sd1"], how, size=(64, 64))
+    assert np.array_equal(np.asarray(same.edited), np.asarray(same.source))
+    assert not np.array_equal(np.asarray(heavy.edited), np.asarray(heavy.source))
+
+
+def test_words_for_the_blend_can_be_named(aligners):
+    def made(words):
+        task = Task("a dog", "a red dog", blend_words=words)
+        return edit_many([task], aligners["sd1"], settings(blend_start=0.0), size=(64, 64))[0]
+
+    free, kept = made(None), made(("dog", "dog"))
+    assert not np.array_equal(np.asarray(free.edited), np.asarray(kept.edited))
+    with pytest.raises(ValueError, match="'cat' is not in the prompt 'a dog'"):
+        made(("cat", "dog"))
+
+
+def test_a_single_class_is_warned_of(aligners):
+    task = Task(SOURCE, TARGET)
+    with pytest.warns(UserWarning, match="name the others as entities"):
+        edit_many([task], aligners["sd1"], settings(method="elbo", steps=1), size=(32, 32))
+
+
+def test_what_is_not_supported_says_so(aligners, sd1):
+    with pytest.raises(ValueError, match="diffsegmenter reads a UNet"):
+        edit(None, SOURCE, TARGET, model=aligners["sd3-t5"], method="diffsegmenter")
+    for wrong, match in (
+        ({"method": "magic"}, "method is 'magic'"),
+        ({"inversion": "magic"}, "inversion is 'magic'"),
+        ({"blend": "magic"}, "blend is 'magic'"),
+        ({"cross_replace": 2}, "cross_replace is 2"),
+        ({"entities": "dog"}, "give a list"),
+        ({"size": (60, 64)}, "size is 60x64"),
+        ({"steps": 0}, "steps is 0"),
+        ({"entities": ["red car", "tree"]}, "'tree' does not occur"),
+        ({"weights": {"tree": 2}}, "'tree' is not in the prompt"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            edit(None, SOURCE, TARGET, **{"model": sd1, "steps": 1, "size": (32, 32)} | wrong)
+    with pytest.raises(FileNotFoundError):
+        edit("no such file.png", SOURCE, TARGET, model=sd1)
+    how = InversionSettings(steps=4)
+    with pytest.raises(ValueError, match="they must agree"):
+        edit_many([Task(SOURCE, TARGET)], aligners["sd1"], settings(), inversion=how)
+    assert edit_many([], aligners["sd1"], settings()) == []
+
+
+@pytest.mark.parametrize("name", ["sd1", "sd3-t5"])
+def test_half_precision(name):
+    pipe = tiny.BUILDERS[name]()
+    (pipe.unet if hasattr(pipe, "unet") else pipe.transformer).to(torch.bfloat16)
+    aligner = Aligner(pipe, config=QUICK)
+    task = Task(SOURCE, TARGET, tiny.photo(64, 64), entities=("red car",))
+    how = InversionSettings("null-text", 2, 3.0, 2)
+    many = settings(method="elbo", steps=2)
+    found = edit_many([task], aligner, many, inversion=how, cache=None, size=(64, 64))[0]
+    assert math.isfinite(found.figures["psnr"])
+
+
+# ---- the command ----
+
+
+@pytest.fixture
+def command(shell):
+    """Run `pixalign edit`: (exit code, stdout, stderr)."""
+    return partial(shell, "edit")
+
+
+WORDS = ("--source", "a photo of a dog and a cat", "--target", "a photo of a tree and a cat")
+
+
+def test_the_command_edits_a_picture(command, sd1_folder, photo, tmp_path):
+    path = tmp_path / "photo.png"
+    photo.save(path)
+    few = ("--model", sd1_folder, "--steps", 2, "--device", "cpu", "--cache", tmp_path / "kept")
+    code, out, _ = command(path, *WORDS, *few, "--out", tmp_path / "out")
+    assert code == 0
+    assert "dog -> tree" in out
+    assert "dB from the picture" in out
+    files = {one.name for one in (tmp_path / "out").iterdir()}
+    assert files == {"source.png", "reconstruction.png", "edited.png", "heatmap.png",
+                     "compare.png", "edit.json"}  # fmt: skip
+    record = json.loads((tmp_path / "out" / "edit.json").read_text())
+    assert set(record["scores"]) == {"dog", "cat"}  # the entities were found
+
+
+def test_the_command_edits_what_a_seed_draws(command, sd1_folder, tmp_path):
+    few = ("--model", sd1_folder, "--steps", 2, "--device", "cpu", "--out", tmp_path)
+    code, out, _ = command(*WORDS, *few, "--method", "ptp", "--weight", "tree=2", "--json")
+    assert code == 0
+    record = json.loads(out)
+    assert (record["seed"], record["weights"], record["inversion"]) == (0, {"tree": 2.0}, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.png", *WORDS), "'missing.png' is missing"),
+        ((*WORDS, "--method", "magic"), "method is 'magic'"),
+        ((*WORDS, "--inversion", "exact"), "inversion is 'exact'"),
+        ((*WORDS, "--blend", "magic"), "blend is 'magic'"),
+        ((*WORDS, "--weight", "tree"), "weight is 'tree'; allowed: WORD=FACTOR"),
+        ((*WORDS, "--cross-replace", "2"), "cross_replace is 2.0"),
+    ],
+)
+def test_bad_commands_say_what_is_wrong(command, tmp_path, arguments, message):
+    code, out, err = command(*arguments, "--out", tmp_path / "none")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_edit_is_public():
+    assert pixalign.edit is edit

@@ -1,0 +1,370 @@
+"""Inversion against plain loops, torch's Adam and pictures of the lab; its cache."""
+
+import dataclasses
+import json
+import warnings
+
+import pytest
+import torch
+
+import tiny
+from helpers import assert_same, fingerprint
+from pixalign import Aligner
+from pixalign.backbones import wrap
+from pixalign.backbones.gradients import gradients_to_inputs
+from pixalign.backbones.load import opened
+from pixalign.core.batching import BatchSize
+from pixalign.diffusion.objectives import to_epsilon
+from pixalign.diffusion.sampling import guided
+from pixalign.editing import cache
+from pixalign.editing.cache import cached_inversions, default_folder, inversion_keys
+from pixalign.editing.inversion import InversionSettings, invert_pictures, null_text, psnr
+from pixalign.editing.walking import invert, repeated, sample
+from pixalign.scenes.render import render
+from pixalign.scenes.sample import full_captions, sample_scenes
+
+FEW = InversionSettings(steps=3, guidance=4.0, inner_steps=3)
+
+
+def begun(backbone, count=2, side=8, seed=0):
+    """Latents that a tiny random network has never seen, and prompts for them."""
+    generator = torch.Generator().manual_seed(seed)
+    channels = backbone.pipe.vae.config.latent_channels
+    latents = torch.randn(count, channels, side, side, generator=generator)
+    texts = backbone.encode_text([f"a photo of dog {number}" for number in range(count)])
+    return latents, texts, backbone.schedule.path(FEW.steps)
+
+
+def test_trajectories_go_up_the_path(any_pipe):
+    backbone = wrap(any_pipe)
+    latents, texts, path = begun(backbone)
+    found = invert(backbone, latents, texts, path)
+
+    assert found.shape == (4, *latents.shape)
+    assert torch.equal(found[-1], latents)
+    for index in (2, 1, 0):
+        output = backbone.predict(found[index + 1], path.at(index, 2), texts)
+        objective = backbone.objective
+        if objective == "velocity":
+            output = to_epsilon(objective, output, found[index + 1], path.at(index, 2))
+            objective = "epsilon"
+        # Where the network says the same on the way down, the step down is the way back.
+        back = path.advance(objective, output, found[index], index)
+        torch.testing.assert_close(back, found[index + 1], atol=1e-3, rtol=1e-3)
+
+
+def plain_null_text(backbone, trajectory, texts, path, settings):
+    """The published loop for one picture, with torch's optimiser."""
+    empty = backbone.unconditional()
+    embeds, z, found = empty.embeds.float(), trajectory[0], []
+    for index in range(len(path)):
+        place = index * 50 / settings.steps
+        embeds = embeds.clone().requires_grad_()
+        optimizer = torch.optim.Adam([embeds], lr=1e-2 * (1 - place / 100))
+        steps = path.at(index, 1)
+        towards = backbone.predict(z, steps, texts)
+        for _ in range(settings.inner_steps):
+            away = backbone.output(z, steps, repeated(empty, 1, embeds))
+            there = guided(towards, away, settings.guidance)
+            there = path.advance(backbone.objective, there, z, index)
+            loss = torch.nn.functional.mse_loss(there, trajectory[index + 1])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if loss.item() < settings.tolerance + place * settings.growth:
+                break
+        embeds = embeds.detach()
+        away = backbone.predict(z, steps, repeated(empty, 1, embeds))
+        z = path.advance(backbone.objective, guided(towards, away, settings.guidance), z, index)
+        found.append(embeds)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("tolerance", [1e-5, 0.3])
+def test_null_text_is_the_published_loop(sd1, tolerance):
+    backbone = wrap(sd1)
+    settings = dataclasses.replace(FEW, tolerance=tolerance)
+    latents, texts, path = begun(backbone, count=1)
+    trajectory = invert(backbone, latents, texts, path)
+    found = null_text(backbone, trajectory, texts, path, settings)
+    expected = plain_null_text(backbone, trajectory, texts, path, settings)
+
+    assert found.shape == (3, 1, *texts.embeds.shape[1:])
+    # Adam moves what has hardly a gradient as far as the rest, in a direction that is rounding.
+    assert ((found - expected).abs() < 1e-4).float().mean() > 0.99
+    assert (found[0] - backbone.unconditional().embeds).abs().max() > 1e-3
+
+
+def test_pictures_stop_on_their_own(wide):
+    """Two together are what they are alone, in float64 to the last bit that counts."""
+    backbone = wrap(wide("sd1"))
+    latents, texts, path = begun(backbone)
+    latents[1] *= 3
+    trajectory = invert(backbone, latents, texts, path)
+    settings = dataclasses.replace(FEW, tolerance=0.05)
+    both = null_text(backbone, trajectory, texts, path, settings)
+    alone = null_text(backbone, trajectory[:, 1:], texts[torch.tensor([1])], path, settings)
+    torch.testing.assert_close(both[:, 1:], alone, atol=1e-5, rtol=1e-4)
+    one_by_one = null_text(backbone, trajectory, texts, path, settings, BatchSize(1))
+    torch.testing.assert_close(both, one_by_one, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sd2-v", "sdxl", "sd3.5"])
+def test_every_family_stays_on_its_trajectory(pipeline, name):
+    backbone = wrap(pipeline(name))
+    settings = dataclasses.replace(FEW, inner_steps=5)
+    latents, texts, path = begun(backbone)
+    trajectory = invert(backbone, latents, texts, path)
+    found = null_text(backbone, trajectory, texts, path, settings)
+    errors = [
+        (sample(backbone, trajectory[0], texts, path, 4.0, own) - latents).square().mean()
+        for own in (None, found)
+    ]
+    assert errors[1] < 0.9 * errors[0]
+
+
+def test_the_network_gets_its_flags_back(any_pipe):
+    backbone = wrap(any_pipe)
+    network = backbone.denoiser
+    latents, texts, path = begun(backbone, count=1)
+    before = fingerprint(network)
+    flags = [(weight.requires_grad, weight.grad) for weight in network.parameters()]
+    trajectory = invert(backbone, latents, texts, path)
+    null_text(backbone, trajectory, texts, path, dataclasses.replace(FEW, inner_steps=1))
+
+    assert flags == [(weight.requires_grad, weight.grad) for weight in network.parameters()]
+    assert not network.is_gradient_checkpointing
+    assert_same(before, fingerprint(network))
+
+
+def test_flags_come_back_as_they_were_also_after_an_error():
+    network = tiny.sd1().unet
+    some = next(network.parameters())
+    some.requires_grad_(False)
+    network.mid_block.gradient_checkpointing = True
+    network.mid_block._gradient_checkpointing_func = function = lambda *args: None
+    before = fingerprint(network)
+
+    def fail():
+        assert network.is_gradient_checkpointing
+        assert not any(weight.requires_grad for weight in network.parameters())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), gradients_to_inputs(network, checkpointing=True):
+        fail()
+    assert_same(before, fingerprint(network))
+    assert network.mid_block._gradient_checkpointing_func is function
+    assert [m.gradient_checkpointing for m in network.down_blocks] == [False] * 4
+    assert network.mid_block.gradient_checkpointing
+    assert not some.requires_grad
+    assert sum(not weight.requires_grad for weight in network.parameters()) == 1
+
+
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_checkpointing_acts_in_eval_mode(sd1, checkpointing):
+    """Layers run a second time on the way back: what they computed was forgotten."""
+    backbone, ran = wrap(sd1), []
+    latents, texts, path = begun(backbone, count=1)
+    layer = sd1.unet.up_blocks[-1].resnets[0]
+    handle = layer.register_forward_pre_hook(lambda *_: ran.append(1))
+    z = latents.clone().requires_grad_()
+    with gradients_to_inputs(sd1.unet, checkpointing=checkpointing):
+        backbone.output(z, path.at(0, 1), texts).sum().backward()
+    handle.remove()
+    assert not sd1.unet.training
+    assert z.grad is not None
+    assert len(ran) == (2 if checkpointing else 1)
+
+
+def test_a_large_tolerance_takes_one_step(sd1):
+    backbone = wrap(sd1)
+    latents, texts, path = begun(backbone)
+    trajectory = invert(backbone, latents, texts, path)
+    easy = dataclasses.replace(FEW, tolerance=1e9)
+    one = dataclasses.replace(FEW, inner_steps=1)
+    found = [null_text(backbone, trajectory, texts, path, how) for how in (easy, one)]
+    assert torch.equal(*found)
+
+
+def test_settings_follow_the_way_not_the_count():
+    fifty, ten = InversionSettings(), InversionSettings(steps=10)
+    assert fifty.at(0) == ten.at(0) == (1e-2, 1e-5)
+    assert fifty.at(25) == pytest.approx((7.5e-3, 1e-5 + 50e-5))
+    assert ten.at(5) == pytest.approx(fifty.at(25))
+    with pytest.raises(ValueError, match="inversion is 'exact'"):
+        InversionSettings("exact")
+    with pytest.raises(ValueError, match="inner_steps is 0"):
+        InversionSettings(inner_steps=0)
+    with pytest.raises(ValueError, match="rate is -1"):
+        InversionSettings(rate=-1)
+
+
+def test_psnr_is_in_decibels():
+    pictures = torch.zeros(2, 3, 4, 4)
+    others = pictures.clone()
+    others[0] += 0.1
+    assert psnr(pictures, others)[0] == pytest.approx(20)
+    assert psnr(pictures, others)[1] == float("inf")
+
+
+# ---- on the lab ----
+
+
+@pytest.fixture(scope="module")
+def lab():
+    backbone = opened(None, "cpu")
+    batch = sample_scenes("test", 1, 2)
+    return backbone, render(batch, 64).images * 2 - 1, full_captions(batch)
+
+
+def test_ddim_without_guidance_leads_back(lab):
+    backbone, pixels, prompts = lab
+    path = backbone.schedule.path(10)
+    texts = backbone.encode_text(prompts)
+    latents = torch.cat([backbone.encode_image(one[None]) for one in pixels])
+    trajectory = invert(backbone, latents, texts, path)
+    again = sample(backbone, trajectory[0], texts, path, 1.0)
+    found = psnr(backbone.decode_latents(again), backbone.decode_latents(latents))
+    other = sample(backbone, trajectory[0].flip(0), texts, path, 1.0)
+    wrong = psnr(backbone.decode_latents(other), backbone.decode_latents(latents))
+    assert found.min() > 20
+    assert found.min() > wrong.max() + 3
+
+
+def test_null_text_reconstructs_what_guidance_loses(lab):
+    backbone, pixels, prompts = lab
+    plain, optimised = (
+        invert_pictures(backbone, pixels, prompts, InversionSettings(method, 5, 7.5, 5))
+        for method in ("ddim", "null-text")
+    )
+    for one, other in zip(plain, optimised, strict=True):
+        assert torch.equal(one.noise, other.noise)
+        assert one.unconditional is None
+        assert other.figures["psnr_vae"] > one.figures["psnr_vae"] + 2
+        assert other.figures["vae"] == one.figures["vae"]
+    again = optimised[1].reconstruct(backbone)
+    vae = backbone.decode_latents(backbone.encode_image(pixels[1:]))
+    assert float(psnr(again, vae)[0]) == pytest.approx(optimised[1].figures["psnr_vae"], abs=0.1)
+
+
+# ---- kept on disk ----
+
+
+@pytest.fixture
+def picture():
+    return tiny.photo(64, 32)
+
+
+QUICK = InversionSettings(steps=2, inner_steps=1)
+
+
+def test_inversions_are_kept_and_reused(sd1, picture, tmp_path, monkeypatch):
+    backbone = wrap(sd1)
+    other = tiny.photo(64, 32, seed=1)
+    first = cached_inversions(tmp_path / "new", backbone, [picture], ["a dog"], QUICK)
+    files = sorted((tmp_path / "new").iterdir())
+    assert [file.suffix for file in files] == [".json", ".safetensors"]
+
+    both = cached_inversions(
+        tmp_path / "new", backbone, [other, picture], ["a cat", "a dog"], QUICK
+    )
+    assert torch.equal(both[1].noise, first[0].noise)
+    assert torch.equal(both[1].unconditional, first[0].unconditional)
+    assert both[1].figures == first[0].figures
+    assert both[1].settings == QUICK
+    monkeypatch.setattr(cache, "invert_pictures", None)  # nothing is left to do
+    again = cached_inversions(tmp_path / "new", backbone, [other], ["a cat"], QUICK)
+    assert torch.equal(again[0].noise, both[0].noise)
+    assert len(list((tmp_path / "new").iterdir())) == 4
+
+
+def key_of(backbone, picture, prompt, settings, model):
+    (key,) = inversion_keys(backbone, [picture], [prompt], settings, model)
+    return key
+
+
+def test_keys_hold_all_that_counts(sd1, pipeline, picture):
+    backbone = wrap(sd1)
+    base = key_of(backbone, picture, "a dog", QUICK, "m")
+    assert base == key_of(backbone, picture.copy(), "a dog", QUICK, "m")
+    turned = picture.transpose(0)
+    others = {
+        key_of(backbone, turned, "a dog", QUICK, "m"),
+        key_of(backbone, picture.resize((32, 64)), "a dog", QUICK, "m"),
+        key_of(backbone, picture, "a cat", QUICK, "m"),
+        key_of(backbone, picture, "a dog", dataclasses.replace(QUICK, guidance=1), "m"),
+        key_of(backbone, picture, "a dog", QUICK, "n"),
+        key_of(wrap(tiny.sd1("v_prediction")), picture, "a dog", QUICK, "m"),
+        key_of(wrap(pipeline("sd2-base")), picture, "a dog", QUICK, "m"),
+    }
+    assert len(others | {base}) == 8
+    changed = tiny.sd1()
+    with torch.no_grad():
+        next(changed.unet.parameters()).add_(1)
+    assert key_of(wrap(changed), picture, "a dog", QUICK, "m") != base
+    noisier = tiny.sd1()
+    noisier.scheduler = type(noisier.scheduler).from_config(noisier.scheduler.config, beta_end=0.02)
+    assert key_of(wrap(noisier), picture, "a dog", QUICK, "m") != base
+
+
+def test_models_whose_weights_cannot_be_seen_are_not_kept(picture, tmp_path):
+    pipe = tiny.sd1()
+    backbone = wrap(pipe)
+    how = dataclasses.replace(QUICK, method="ddim")
+    hidden = pipe.text_encoder.to("meta")
+    assert inversion_keys(backbone, [picture], ["a dog"], how) == []
+    pipe.text_encoder = tiny.sd1().text_encoder
+    assert hidden is not pipe.text_encoder
+    cached_inversions(tmp_path, backbone, [picture], ["a dog"], how)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_gradients_flow_where_the_caller_switched_them_off(sd1):
+    backbone = wrap(sd1)
+    latents, texts, path = begun(backbone)
+    trajectory = invert(backbone, latents, texts, path)
+    expected = null_text(backbone, trajectory, texts, path, FEW)
+    with torch.inference_mode():
+        trajectory = invert(backbone, latents, texts, path)
+        found = null_text(backbone, trajectory, texts, path, FEW)
+    torch.testing.assert_close(found, expected)
+
+
+def test_damaged_files_are_made_anew(sd1, picture, tmp_path):
+    backbone = wrap(sd1)
+    how = dataclasses.replace(QUICK, method="ddim")
+
+    def made():
+        return cached_inversions(tmp_path, backbone, [picture], ["a dog"], how)[0]
+
+    first = made()
+    data, record = next(tmp_path.glob("*.safetensors")), next(tmp_path.glob("*.json"))
+    whole, text = data.read_bytes(), record.read_text()
+    flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+    for damage in (
+        lambda: data.write_bytes(whole[: len(whole) // 2]),
+        lambda: data.write_bytes(flipped),
+        lambda: data.unlink(),
+        lambda: record.write_text("{"),
+        lambda: record.write_text(json.dumps([1])),
+        lambda: record.unlink(),
+    ):
+        damage()
+        with pytest.warns(RuntimeWarning, match="damaged"):
+            assert torch.equal(made().noise, first.noise)
+        assert data.read_bytes() == whole
+        assert record.read_text() == text
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made()
+
+
+def test_nothing_is_kept_without_a_folder(sd1, picture, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    how = dataclasses.replace(QUICK, method="ddim")
+    assert cached_inversions(None, wrap(sd1), [picture], ["a dog"], how)[0].unconditional is None
+    assert not list(tmp_path.iterdir())
+    assert cached_inversions(None, Aligner(sd1).backbone, [], [], how) == []
+    assert default_folder() == tmp_path / "pixalign" / "inversions"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_folder().parts[-3:] == (".cache", "pixalign", "inversions")

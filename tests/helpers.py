@@ -1,0 +1,148 @@
+"""What several tests share: comparisons, fingerprints, batches that can be counted or refused."""
+
+import copy
+
+import numpy as np
+import torch
+
+import tiny
+from pixalign.alignment import elbo
+from pixalign.alignment.plan import NoisedTimesteps, Passes
+from pixalign.attention import network_input
+from pixalign.backbones import wrap
+from pixalign.core.batching import BatchSize
+from pixalign.core.progress import Progress
+from pixalign.diffusion.schedule import FlowSchedule
+from pixalign.diffusion.timesteps import positions
+
+
+def same(one, other):
+    return (
+        np.array_equal(one.heatmaps, other.heatmaps)
+        and np.array_equal(one.losses, other.losses)
+        and np.array_equal(one.scores, other.scores)
+    )
+
+
+def assert_close(one, other):
+    """Equal but for rounding: other batches add up in another order."""
+    assert one.phrases == other.phrases
+    assert one.config == other.config
+    for name in ("heatmaps", "losses", "elbo", "scores"):
+        found, expected = getattr(one, name), getattr(other, name)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=name)
+    for key in ("prompts", "timesteps", "seed", "source", "model"):
+        assert one.provenance[key] == other.provenance[key]
+
+
+TEXTS = ["a photo of dog", "a photo of cat", "a photo of zebra"]
+
+
+def setting(pipe, count=4, size=(16, 24)):
+    backbone = wrap(pipe)
+    generator = torch.Generator().manual_seed(0)
+    channels = backbone.denoiser.config.in_channels
+    latents = torch.randn(1, channels, *size, generator=generator)
+    noise = torch.randn(count, channels, *size, generator=generator)
+    steps = backbone.schedule.at_positions(positions("even", count))
+    return backbone, latents, noise, steps
+
+
+def losses(backbone, latents, noise, steps, batch_size="auto"):
+    text = backbone.encode_text(TEXTS)
+    bar = Progress(0, "", show=False)
+    passes = Passes.of_one(latents, text, NoisedTimesteps(steps, noise))
+    return elbo.losses(backbone, passes, BatchSize(batch_size), bar)
+
+
+def refuse_above(limit, module, seen):
+    """A hook that behaves like an allocator with room for ``limit`` images."""
+
+    def hook(module, args, kwargs):
+        batch = len(network_input(args, kwargs))
+        seen.append(batch)
+        if batch > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+LONG = ["dog", "toothbrush beside a refrigerator", "skateboard under an umbrella",
+        "parking meter above a hydrant"]  # fmt: skip
+
+
+def pictures(*sizes):
+    return [tiny.photo(*size, seed=seed) for seed, size in enumerate(sizes)]
+
+
+def batches(pipe, work):
+    """What the work gives, and the sizes of the batches that went through the network."""
+    seen = []
+    handle = refuse_above(10_000, wrap(pipe).denoiser, seen)
+    try:
+        return work(), seen
+    finally:
+        handle.remove()
+
+
+def a_visit(count, generator, shape=(2, 3, 4)):
+    steps = FlowSchedule().at_positions(positions("random", count, generator=generator))
+    return NoisedTimesteps(steps, torch.randn(count, *shape, generator=generator))
+
+
+def inputs(backbone, batch=2, size=None, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    height, width = size or (side // backbone.vae_factor for side in backbone.native_size)
+    channels = backbone.denoiser.config.in_channels
+    z = torch.randn(batch, channels, height, width, generator=generator)
+    steps = backbone.schedule.at_positions(positions("even", batch))
+    return z, steps, backbone.encode_text([f"a photo of dog, cat {i}" for i in range(batch)])
+
+
+def fingerprint(module):
+    """Everything that attention surgery could leave behind."""
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    hooks = [
+        (len(m._forward_pre_hooks), len(m._forward_hooks), sorted(vars(m)))
+        for m in module.modules()
+    ]
+    return state, hooks, {name: id(p) for name, p in module.attn_processors.items()}
+
+
+def assert_same(before, after):
+    assert before[1:] == after[1:]
+    assert before[0].keys() == after[0].keys()
+    assert all(torch.equal(before[0][name], after[0][name]) for name in before[0])
+
+
+def everything(pipe):
+    """A pipeline's whole state: weights, buffers, configs, hooks, attributes."""
+    found = {}
+    for name, part in pipe.components.items():
+        if isinstance(part, torch.nn.Module):
+            for key, value in part.state_dict().items():
+                found[f"{name}.{key}"] = (
+                    value.clone(),
+                    value.dtype,
+                    value.device,
+                    value.data_ptr(),
+                )
+            found[f"{name}.hooks"] = [
+                (len(m._forward_pre_hooks), len(m._forward_hooks), m.training)
+                for m in part.modules()
+            ]
+        elif part is not None:
+            found[name] = copy.deepcopy(
+                getattr(part, "config", None) or getattr(part, "vocab", None)
+            )
+    found["attributes"] = sorted(vars(pipe))
+    found["scheduler state"] = str(vars(pipe.scheduler))
+    return found
+
+
+def equal(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, tuple):
+        return all(equal(a, b) for a, b in zip(one, other, strict=True))
+    return one == other

@@ -1,0 +1,71 @@
+"""docs/lab.md says what the committed result files say."""
+
+import json
+import shutil
+
+import pytest
+
+from lab.document import TASKS, correlation, points, read_results, render, report, signed
+from pixalign.bench.document import render_benchmark
+
+
+@pytest.fixture
+def docs(request):
+    folder = request.config.rootpath / "docs"
+    if not (folder / "lab.md.j2").is_file():
+        pytest.skip("the documents are in the repository")
+    return folder
+
+
+def test_the_committed_page_is_the_rendered_one(docs):
+    text = render(docs / "lab.md.j2", read_results(docs / "lab" / "study"))
+    assert text == (docs / "lab.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_pages_of_the_tasks_are_the_rendered_ones(docs, name):
+    text = render(docs / f"{name}.md.j2", TASKS[name](docs / name))
+    assert text == (docs / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_the_page_follows_the_results(docs):
+    results = read_results(docs / "lab" / "study")
+    results["test"]["variants"]["uncalibrated"]["oracle"]["miou"] = 12.34
+    assert "mIoU 12.3 (" in render(docs / "lab.md.j2", results)
+
+
+def test_report_writes_page_and_figures(docs, tmp_path):
+    pytest.importorskip("matplotlib")
+    shutil.copytree(docs / "lab", tmp_path / "lab", ignore=shutil.ignore_patterns("*.png"))
+    shutil.copy(docs / "lab.md.j2", tmp_path)
+    assert report(tmp_path) == [tmp_path / "lab.md"]
+    drawn = {path.name for path in (tmp_path / "lab" / "study").glob("*.png")}
+    assert drawn == {"controls.png", "strength.png", "groups.png", "stress.png"}
+    text = (tmp_path / "lab.md").read_text(encoding="utf-8")
+    assert all(f"lab/study/{name}" in text for name in drawn)
+
+
+def test_a_missing_result_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"test\.json.*lab study"):
+        read_results(tmp_path)
+
+
+def test_results_hold_every_control(docs):
+    """At least 1,000 test scenes, intervals around every value, every control."""
+    test = json.loads((docs / "lab" / "study" / "test.json").read_text(encoding="utf-8"))
+    assert test["images"] >= 1000
+    for name in ("random", "reversed", "inverse", "constant-2", "constant-3", "constant-4"):
+        entry = test["variants"][name]["oracle"]
+        assert entry["miou_low"] <= entry["miou"] <= entry["miou_high"]
+
+
+def test_numbers_are_written_alike():
+    entry = {"value": -0.354, "low": -0.4, "high": 0.02}
+    assert signed(entry) == "−0.35 (−0.40 to +0.02)"
+    assert correlation(entry) == "−.35 (−.40 to +.02)"
+    assert points({"miou": 76.57, "miou_low": 76.04, "miou_high": 76.91}) == "76.6 (76.0 to 76.9)"
+
+
+def test_the_benchmarks_page_is_the_rendered_one(docs):
+    text = render_benchmark(docs / "benchmark", docs / "benchmark.md.j2")
+    assert text == (docs / "benchmark.md").read_text(encoding="utf-8")

@@ -1,0 +1,294 @@
+"""The lab's families at toy size: what each trains by, inherits, stores and reads."""
+
+import json
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
+from PIL import Image
+
+import pixalign as pa
+from lab import data
+from lab.compare import compare, table
+from lab.data import kept_bank, scenes
+from lab.denoiser import DenoiserStage
+from lab.families import DENOISER, FAMILIES
+from lab.families.base import copy_matching
+from lab.families.towers import inherit_words
+from lab.networks import SCHEDULER, load_pipeline, load_vae, share_parts
+from lab.recipe import complete
+from lab.train import train
+from lab.vocabulary import CaptionEncoder, build_tokenizer
+from lab_runs import RECIPES, checkpoint
+from pixalign.backbones import wrap
+from pixalign.backbones.locations import lab_folder
+from pixalign.scenes.atlas import class_names
+
+NEW = ("sd2", "sdxl", "sd3")
+PIPELINES = {
+    "sd1": "StableDiffusionPipeline",
+    "sd2": "StableDiffusionPipeline",
+    "sdxl": "StableDiffusionXLPipeline",
+    "sd3": "StableDiffusion3Pipeline",
+}
+TINY = {
+    **RECIPES["denoiser"],
+    "towers": {"widths": (8, 8), "heads": 2},
+    "transformer": {"layers": 2, "heads": 2, "head_width": 8},
+}
+CAPTIONS = ["a photo of hot dog, cat", "", "a photo of two small blue birds, large dog"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A finished run of each family; the others begin from sd1's pipeline."""
+    folder = tmp_path_factory.mktemp("families")
+    vae, first = folder / "vae", folder / "sd1" / "pipeline"
+    train("sd1", "vae", vae, RECIPES["vae"])
+    train("sd1", None, folder / "sd1", TINY, vae=vae)
+    for name in NEW:
+        train(name, None, folder / name, TINY, vae=vae, resume=first, bank=folder / "bank")
+    return folder
+
+
+def stage_of(runs, name, **changes):
+    recipe = complete("denoiser", FAMILIES[name].recipe, TINY, changes)
+    return DenoiserStage(recipe, "cpu", FAMILIES[name], runs / "vae")
+
+
+# ---- what is trained ----
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ids_are_read_as_the_pipeline_reads_captions(runs, name):
+    stage = stage_of(runs, name)
+    ids = CaptionEncoder(stage.tokenizer)(CAPTIONS)
+    found = FAMILIES[name].encode(stage.parts, ids)
+    expected = stage.backbone.encode_text(CAPTIONS)
+    torch.testing.assert_close(found.embeds, expected.embeds)
+    if expected.pooled is not None:
+        torch.testing.assert_close(found.pooled, expected.pooled)
+    assert (found.pooled is None) == (name in ("sd1", "sd2"))
+
+
+def diffusers_target(name, latents, noise, times):
+    """What diffusers' own training examples noise and aim at."""
+    if name == "sd3":
+        assert FlowMatchEulerDiscreteScheduler().config.num_train_timesteps == 1000
+        sigmas = (times / 1000).clamp(1e-4).reshape(-1, 1, 1, 1)
+        return (1 - sigmas) * latents + sigmas * noise, noise - latents, 1000 * sigmas.flatten()
+    scheduler = DDIMScheduler(**SCHEDULER)
+    noised = scheduler.add_noise(latents, noise, times)
+    target = scheduler.get_velocity(latents, noise, times) if name == "sd2" else noise
+    return noised, target, times.float()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_loss_is_that_of_diffusers(runs, name):
+    stage = stage_of(runs, name, timesteps="uniform")
+    asked = {}
+
+    def network(*args, **kwargs):
+        asked["z"] = args[0] if args else kwargs["hidden_states"]
+        asked["time"] = args[1] if len(args) > 1 else kwargs["timestep"]
+        return (torch.zeros_like(asked["z"]),)
+
+    stage.network = network
+    found = stage.losses(0, torch.Generator().manual_seed(7))["loss"]
+    generator = torch.Generator().manual_seed(7)
+    batch = stage.recipe["batch"]
+    rows = torch.randint(len(stage.bank(0)), (batch,), generator=generator)
+    latents = stage.bank(0).latents[rows].float()
+    noise = torch.randn(latents.shape, generator=generator)
+    times = torch.randint(1000, (batch,), generator=generator)
+    noised, target, told = diffusers_target(name, latents, noise, times)
+    torch.testing.assert_close(asked["z"], noised, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(asked["time"].float(), told)
+    assert found.item() == pytest.approx(target.square().mean().item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_all_parts_learn_that_should(runs, name):
+    state = checkpoint(runs / name)
+    stage = stage_of(runs, name)
+    stage.adopt(stage.parts, runs / "sd1" / "pipeline")
+    before = stage.parts.state_dict()
+    moved = {
+        part: any(
+            not torch.equal(state["model"][key], before[key])
+            for key in before
+            if key.startswith(f"{part}.") and before[key].is_floating_point()
+        )
+        for part in stage.parts
+    }
+    frozen = {"text_encoder"} if name == "sd2" else set()
+    assert {part for part, changed in moved.items() if not changed} == frozen
+
+
+# ---- what is inherited ----
+
+
+def test_towers_begin_with_the_words_of_sd1(runs):
+    """Without places, both towers side by side give what sd1's encoder gives."""
+    donor = load_pipeline(runs / "sd1" / "pipeline", "cpu").text_encoder
+    places = next(p for n, p in donor.named_parameters() if n.endswith("position_embedding.weight"))
+    with torch.no_grad():
+        places.zero_()
+    stage = stage_of(runs, "sdxl")
+    inherit_words(stage.parts, donor)
+    ids = CaptionEncoder(stage.tokenizer)(CAPTIONS)
+    found = FAMILIES["sdxl"].encode(stage.parts, ids).embeds
+    torch.testing.assert_close(found, donor(ids)[0], atol=1e-5, rtol=1e-4)
+
+
+def test_matching_tensors_are_copied():
+    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    other = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    assert copy_matching(first, second) == 8
+    assert torch.equal(first.weight, second.weight)
+    assert copy_matching(other, second) == 0
+    wide = torch.nn.Linear(4, 2)
+    assert copy_matching(wide, second) == 2  # the bias
+
+
+def test_a_family_continues_from_its_own_pipeline(runs):
+    for name in FAMILIES:
+        stage = stage_of(runs, name)
+        stage.adopt(stage.parts, runs / name / "pipeline")
+        saved = wrap(load_pipeline(runs / name / "pipeline", "cpu")).denoiser.state_dict()
+        for key, value in stage.parts[DENOISER].state_dict().items():
+            assert torch.equal(value, saved[key]), (name, key)
+
+
+def test_an_unfit_pipeline_is_refused(runs):
+    wide = stage_of(runs, "sdxl", towers={"widths": (16, 8)})
+    with pytest.raises(ValueError, match="both towers are 24 wide, the donor's words 16"):
+        wide.adopt(wide.parts, runs / "sd1" / "pipeline")
+    other = stage_of(runs, "sd1", text={"hidden": 8})
+    with pytest.raises(ValueError, match="is no pipeline for this recipe: the "):
+        other.adopt(other.parts, runs / "sd1" / "pipeline")
+
+
+def test_clip_is_its_own_stage(tmp_path):
+    with pytest.raises(ValueError, match="stage is 'vae'; the family 'clip' has another"):
+        train("clip", "vae", tmp_path, {})
+    with pytest.raises(ValueError, match="stage is 'clip'; the family 'sd2' has another"):
+        train("sd2", "clip", tmp_path, {})
+
+
+def test_encoded_scenes_are_kept_for_other_runs(runs, tmp_path, monkeypatch):
+    vae, encoder = load_vae(runs / "vae", "cpu"), CaptionEncoder(build_tokenizer())
+    options = {"start": 3, "count": 10, "size": 64, "device": "cpu"}
+    first = kept_bank(tmp_path, vae, encoder, **options)
+    calls = []
+    monkeypatch.setattr(data, "build_bank", lambda *a, **k: calls.append(k) or first)
+    again = kept_bank(tmp_path, vae, encoder, **options)
+    assert not calls
+    assert torch.equal(again.latents, first.latents)
+    assert torch.equal(again.ids, first.ids)
+    kept_bank(tmp_path, vae, encoder, **{**options, "start": 4})
+    with torch.no_grad():
+        next(vae.parameters()).add_(1)
+    kept_bank(tmp_path, vae, encoder, **options)
+    assert len(calls) == 2  # other scenes, and another VAE
+
+
+# ---- what is stored ----
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_saved_pipelines_are_plain_ones(runs, name):
+    folder = runs / name / "pipeline"
+    lacking = {"text_encoder_3": None, "tokenizer_3": None} if name == "sd3" else {}
+    pipe = diffusers.DiffusionPipeline.from_pretrained(folder, **lacking)
+    assert type(pipe).__name__ == PIPELINES[name]
+    pipe.set_progress_bar_config(disable=True)
+    image = pipe("a photo of dog, hot dog", num_inference_steps=2).images[0]
+    assert image.size == (64, 64)
+    wide = pipe("a photo of dog", num_inference_steps=1, height=64, width=96).images[0]
+    assert wide.size == (96, 64)
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_the_aligner_reads_every_family(runs, name):
+    aligner = pa.Aligner.from_pretrained(runs / name / "pipeline", device="cpu")
+    objective = {"sd2": "velocity", "sdxl": "epsilon", "sd3": "flow"}[name]
+    assert aligner.backbone.objective == objective
+    pixels = (scenes("val", 0, 1, 64, "cpu").images[0] * 255).round().byte().permute(1, 2, 0)
+    picture = Image.fromarray(pixels.numpy()).crop((0, 0, 64, 48))
+    config = pa.AlignConfig(elbo_steps=2, collect_steps=1, resize="keep")
+    found = aligner.align(picture, list(class_names()[:2]), config=config)
+    assert found.heatmaps.shape == (2, 48, 64)
+    assert np.isfinite(found.losses).all()
+
+
+def test_equal_parts_are_shared(runs, tmp_path):
+    import shutil
+
+    shutil.copytree(runs / "sd1" / "pipeline", tmp_path / "base")
+    shutil.copytree(runs / "sd2" / "pipeline", tmp_path / "more" / "sd2")
+    before = pa.Aligner.from_pretrained(tmp_path / "more" / "sd2", device="cpu")
+    shared = share_parts(tmp_path / "more" / "sd2", tmp_path / "base")
+    assert set(shared) == {"text_encoder", "tokenizer", "vae"}
+    for part in shared:
+        link = (tmp_path / "more" / "sd2" / part).readlink()
+        assert not link.is_absolute()
+        assert link.parts[:2] == ("..", "..")
+    after = pa.Aligner.from_pretrained(tmp_path / "more" / "sd2", device="cpu")
+    for part in ("vae", "text_encoder", "unet"):
+        one, two = (getattr(a.backbone.pipe, part).state_dict() for a in (before, after))
+        assert all(torch.equal(one[key], two[key]) for key in one), part
+
+
+# ---- names ----
+
+
+def test_models_of_the_lab_are_found_by_name(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"'lab:sd2' is not in .*PIXALIGN_MODELS"):
+        pa.Aligner.from_pretrained("lab:sd2")
+    with pytest.raises(ValueError, match="'sd9'; allowed: 'sd1', 'sd2'"):
+        pa.Aligner.from_pretrained("lab:sd9")
+    (tmp_path / "sd2-like").symlink_to(runs / "sd2" / "pipeline")
+    aligner = pa.Aligner.from_pretrained("lab:sd2", device="cpu")
+    assert (aligner.name, aligner.backbone.objective) == ("lab:sd2", "velocity")
+    assert lab_folder("lab:sd1") == pa.own.EMBEDDED
+    assert pa.Aligner.from_pretrained("lab:sd1", device="cpu").name == "sd1-like, embedded"
+
+
+def test_links_that_were_not_checked_out_are_explained(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
+    folder = tmp_path / "sd2-like"
+    folder.mkdir()
+    (folder / "vae").write_text("../../src/pixalign/weights/sd1-like/vae")
+    with pytest.raises(FileNotFoundError, match=r"core\.symlinks"):
+        lab_folder("lab:sd2")
+    (folder / "vae").unlink()
+    (folder / "vae").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError, match=r"core\.symlinks"):
+        lab_folder("lab:sd2")
+
+
+# ---- the comparison ----
+
+
+def test_families_are_compared_and_kept(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
+    for name in ("sd2", "sd3"):
+        (tmp_path / f"{name}-like").symlink_to(runs / name / "pipeline")
+    names = ["lab:sd2", "lab:sd3"]
+    first = compare(tmp_path / "out", 3, names, "cpu", show=False)
+    stored = json.loads((tmp_path / "out" / "sd3.json").read_text())
+    assert stored["images"] == 3
+    assert set(first) == {"sd2", "sd3"}
+    text = table(first)
+    assert f"{stored['variants']['uncalibrated']['oracle']['miou']:.1f} (" in text
+    (tmp_path / "out" / "sd2.json").write_text(
+        json.dumps({**first["sd2"], "own": "kept as it was"})
+    )
+    again = compare(tmp_path / "out", 3, names, "cpu", show=False)
+    assert again["sd2"]["own"] == "kept as it was"
+    with pytest.raises(ValueError, match="'sd9'"):
+        compare(tmp_path / "out", 3, ["lab:sd9"], "cpu")

@@ -1,0 +1,393 @@
+"""The lab at toy size: every stage trains, resumes, is judged and loads as a plain pipeline."""
+
+import json
+import runpy
+
+import pytest
+import torch
+from diffusers import StableDiffusionPipeline
+from PIL import Image
+
+import pixalign as pa
+from lab.attention import GateScenes, gates, points, separation, table
+from lab.attention import _layer as layer_gates
+from lab.data import Stream, build_bank, encode, scenes
+from lab.denoiser import DenoiserStage
+from lab.evaluate import accuracies, frequency_thirds, generate, sample_quality
+from lab.families import FAMILIES
+from lab.networks import build_unet, load_vae
+from lab.recipe import complete, read_recipe
+from lab.train import train
+from lab.vocabulary import (
+    LENGTH,
+    PAD,
+    CaptionEncoder,
+    build_tokenizer,
+    class_columns,
+    vocabulary_words,
+)
+from lab_runs import RECIPES, checkpoint
+from pixalign.backbones import wrap
+from pixalign.bench.scene_classifier import load_classifier
+from pixalign.scenes.atlas import class_names, plurals
+from pixalign.scenes.sample import sample_scenes
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folders of one finished run of each stage."""
+    folder = tmp_path_factory.mktemp("lab")
+    for stage, recipe in RECIPES.items():
+        train("sd1", stage, folder / stage, recipe, vae=folder / "vae")
+    return folder
+
+
+# ---- words ----
+
+
+def test_every_word_is_one_token():
+    tokenizer = build_tokenizer()
+    for word in vocabulary_words():
+        ids = tokenizer(word, add_special_tokens=False)["input_ids"]
+        assert len(ids) == 1, word
+        assert tokenizer.decode(ids).strip() == word
+    named = {word for name in (*class_names(), *plurals()) for word in name.lower().split()}
+    assert named <= set(vocabulary_words())
+
+
+def test_captions_need_no_pieces():
+    words = set(vocabulary_words())
+    captions = sample_scenes("train", 0, 3000).captions
+    used = {word for caption in captions for word in caption.replace(",", " ,").split()}
+    assert used <= words
+
+
+def test_encoding_equals_the_tokenizer():
+    tokenizer = build_tokenizer()
+    captions = [
+        *sample_scenes("train", 0, 300).captions,
+        "",
+        "A Photo of  Dog,cat",
+        "an unseen gizmo's whatsit, 3 dogs!",
+        "dog " * 40,
+    ]
+    expected = tokenizer(
+        captions, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt"
+    )
+    found = CaptionEncoder(tokenizer)(captions)
+    assert torch.equal(found, expected["input_ids"])
+    assert found.shape == (len(captions), LENGTH)
+    assert tokenizer.pad_token == PAD
+    assert tokenizer.pad_token_id not in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+
+
+def test_a_saved_tokenizer_is_the_same(tmp_path):
+    from transformers import CLIPTokenizer
+
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    again = CLIPTokenizer.from_pretrained(tmp_path)
+    text = "a photo of hot dog, two small blue birds"
+    assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
+    assert (again.model_max_length, again.pad_token) == (LENGTH, PAD)
+
+
+def test_columns_of_names():
+    tokenizer = build_tokenizer()
+    prompt, columns = class_columns(tokenizer, ["hot dog", "cat"])
+    assert prompt == "a photo of hot dog, cat"
+    assert columns == [(4, 5), (7,)]  # start a photo of hot dog , cat
+
+
+# ---- recipes ----
+
+
+def test_recipes_in_the_repository_are_valid(request):
+    files = sorted((request.config.rootpath / "lab" / "recipes").rglob("*.json"))
+    assert {"vae", "classifier", "denoiser"} <= {path.stem for path in files}
+    for path in files:
+        stage = path.stem if path.stem in RECIPES else "denoiser"
+        recipe = complete(stage, read_recipe(path))
+        if stage == "denoiser":
+            unet = recipe["unet"]
+            assert len(unet["channels"]) == len(unet["attention"]) == len(unet["heads"])
+
+
+def test_recipes_merge_and_refuse_unknown_names():
+    recipe = complete("denoiser", {"text": {"layers": 2}})
+    assert recipe["text"] == {**complete("denoiser")["text"], "layers": 2}
+    assert complete("denoiser")["text"]["layers"] == 0  # the defaults stay
+    with pytest.raises(ValueError, match="'colour'"):
+        complete("vae", {"colour": 1})
+    with pytest.raises(ValueError, match="'widths'"):
+        complete("vae", {"vae": {"widths": 1}})
+
+
+def test_bad_input_is_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match="'sd9'"):
+        train("sd9", "vae", tmp_path, {})
+    with pytest.raises(ValueError, match="'unet'"):
+        train("sd1", "unet", tmp_path, {})
+    with pytest.raises(ValueError, match="trained VAE"):
+        train("sd1", "denoiser", tmp_path, RECIPES["denoiser"])
+
+
+# ---- data ----
+
+
+def test_a_stream_is_a_function_of_the_index():
+    stream = Stream("train", 8, 32, "cpu")
+    first, ninth, again = stream[0], stream[40], stream[0]
+    stream.close()
+    assert torch.equal(first.images, again.images)
+    assert torch.equal(ninth.images, scenes("train", 320, 8, 32, "cpu").images)
+    assert ninth.captions == scenes("train", 320, 8, 32, "cpu").captions
+
+
+def test_a_bank_holds_the_scenes_in_order(runs):
+    vae, encoder = load_vae(runs / "vae", "cpu"), CaptionEncoder(build_tokenizer())
+    bank = build_bank(vae, encoder, start=5, count=20, size=64, device="cpu", batch=8)
+    direct = scenes("train", 5, 20, 64, "cpu")
+    torch.testing.assert_close(
+        bank.latents.float(), encode(vae, direct.images), atol=5e-3, rtol=5e-3
+    )
+    assert torch.equal(bank.ids.long(), encoder(direct.captions))
+
+
+# ---- training ----
+
+
+@pytest.mark.parametrize("stage", RECIPES)
+def test_a_run_leaves_a_log_and_can_be_continued(runs, stage):
+    rows = [json.loads(line) for line in (runs / stage / "log.jsonl").read_text().splitlines()]
+    assert rows[-1]["step"] == 6
+    recipe = read_recipe(runs / stage / "recipe.json")
+    assert complete(stage, recipe) == recipe
+    state = torch.load(runs / stage / "weights.pt", weights_only=True)
+    assert {value.dtype for value in state["ema"].values()} <= {torch.float16, torch.int64}
+
+
+class Killed(Exception):
+    """Stands for the end of a machine."""
+
+
+def killed_run(stage, out, vae):
+    """A run that dies in its first evaluation, after step 3; step 2 was the last one saved."""
+
+    def watch(step, figures):
+        raise Killed
+
+    recipe = {**RECIPES[stage], "checkpoint_minutes": 0}
+    with pytest.raises(Killed):
+        train("sd1", stage, out, recipe, vae=vae, watch=watch)
+
+
+@pytest.mark.parametrize("stage", RECIPES)
+def test_resuming_continues_exactly(runs, stage, tmp_path):
+    killed_run(stage, tmp_path, runs / "vae")
+    assert checkpoint(tmp_path)["step"] == 2
+    train("sd1", stage, tmp_path, RECIPES[stage], resume=tmp_path, vae=runs / "vae")
+    whole, resumed = checkpoint(runs / stage), checkpoint(tmp_path)
+    assert whole["step"] == resumed["step"] == 6
+    for name in ("model", "ema"):
+        for key, value in resumed[name].items():
+            assert torch.equal(value, whole[name][key]), key
+    moved = [not torch.equal(v, whole["ema"][k]) for k, v in whole["model"].items()]
+    assert any(moved)  # the comparison is not of weights that never change
+
+
+def test_resuming_from_weights_alone_warms_up_again(runs, tmp_path):
+    recipe = {**RECIPES["vae"], "steps": 7}
+    path = runs / "vae" / "weights.pt"
+    train("sd1", "vae", tmp_path, recipe, resume=path)
+    state = checkpoint(tmp_path)
+    assert (state["step"], state["first"]) == (7, 6)
+    assert state["optimizer"]["state"][0]["step"] == 1
+
+
+def test_minutes_limit_a_run(tmp_path):
+    figures = train("sd1", "vae", tmp_path, RECIPES["vae"], minutes=0)
+    assert figures["step"] == 0
+    assert (tmp_path / "vae" / "config.json").exists()
+
+
+def test_gain_multiplies_the_logits():
+    config = complete("denoiser", RECIPES["denoiser"])["unet"]
+    plain, gained = (_seeded_unet({**config, "gain": gain}) for gain in (1.0, 4.0))
+    for name, value in gained.items():
+        scale = 2.0 if name.endswith(("attn2.to_q.weight", "attn2.to_k.weight")) else 1.0
+        torch.testing.assert_close(value, scale * plain[name])
+
+
+def _seeded_unet(config):
+    torch.manual_seed(0)
+    return build_unet(config, 16, 4, 16).state_dict()
+
+
+def test_logit_normal_timesteps(runs):
+    recipe = {**RECIPES["denoiser"], "timesteps": "logit-normal", "timestep_mean": -1.0}
+    stage = DenoiserStage(complete("denoiser", recipe), "cpu", FAMILIES["sd1"], runs / "vae")
+    times = stage._times(4000, {"generator": torch.Generator().manual_seed(0)})
+    assert times.min() >= 0
+    assert times.max() <= 999
+    assert abs(times.double().median() - 1000 / (1 + torch.e)) < 15  # sigmoid(-1)
+
+
+def test_the_text_may_stay_frozen(runs, tmp_path):
+    recipe = {**RECIPES["denoiser"], "text": {"hidden": 16, "frozen": True, "layers": 1}}
+    train("sd1", "denoiser", tmp_path, {**recipe, "steps": 2}, vae=runs / "vae")
+    stage = DenoiserStage(complete("denoiser", recipe), "cpu", FAMILIES["sd1"], runs / "vae")
+    after = checkpoint(tmp_path)["model"]
+    before = stage.model.state_dict()
+    same = {key: torch.equal(after[key], before[key]) for key in before}
+    assert all(equal for key, equal in same.items() if key.startswith("text_encoder."))
+    assert not all(same.values())
+
+
+def test_ablations_write_gates_by_steps(runs, tmp_path, request, capsys):
+    path = request.config.rootpath / "benchmarks" / "lab_ablations.py"
+    main = runpy.run_path(str(path))["main"]
+    for name, change in (("plain", {}), ("layers", {"text": {"hidden": 16, "layers": 1}})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**RECIPES["denoiser"], **change}))
+    files = [str(tmp_path / "plain.json"), str(tmp_path / "layers.json")]
+    limits = ["--every", "1", "--steps", "2", "--bank", "16", "--device", "cpu"]
+    main([*files, "--vae", str(runs / "vae"), "--out", str(tmp_path / "out"), *limits])
+    for name in ("plain", "layers"):
+        result = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+        assert [row["step"] for row in result["gates"]] == [1, 2]
+    printed = capsys.readouterr().out
+    assert printed.count("bank: 16/16") == 1  # shared
+    assert printed.splitlines()[-1].startswith("plain")
+
+
+# ---- gates ----
+
+
+def reference_auc(values, inside, outside):
+    """By counting pairs."""
+    pairs = [(a, b) for a in values[inside].tolist() for b in values[outside].tolist()]
+    return sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs)
+
+
+def test_separation_counts_pairs():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 5, (6, 4, 5), generator=generator).float()  # many ties
+    inside = torch.rand(6, 4, 5, generator=generator) < 0.4
+    outside = ~inside & (torch.rand(6, 4, 5, generator=generator) < 0.7)
+    found = separation(values, inside, outside)
+    for i in range(6):
+        assert found[i].item() == pytest.approx(reference_auc(values[i], inside[i], outside[i]))
+    assert separation(values, inside, torch.zeros_like(inside)).isnan().all()
+    assert torch.equal(
+        separation(torch.ones(2, 2), torch.eye(2) > 0, torch.eye(2) < 1).double(),
+        torch.tensor(0.5, dtype=torch.float64),
+    )
+
+
+@pytest.fixture(scope="module")
+def gate_scenes(runs):
+    return GateScenes.draw(random_model(runs), scenes=60, single=12, size=64, device="cpu")
+
+
+def random_model(runs):
+    torch.manual_seed(3)
+    vae, tokenizer = load_vae(runs / "vae", "cpu"), build_tokenizer()
+    family = FAMILIES["sd1"]
+    parts = family.build(complete("denoiser", RECIPES["denoiser"]), vae, tokenizer).eval()
+    return wrap(family.pipeline(parts, vae, tokenizer))
+
+
+def test_gates_of_perfect_and_reversed_maps(gate_scenes):
+    objects = gate_scenes.objects[: gate_scenes.several]
+    share = torch.nn.functional.avg_pool2d(objects, 8)  # [B, K, 8, 8]
+    sink = torch.full_like(share[:, :1], 0.25)
+    perfect = layer_gates(torch.cat([share, sink], 1), objects)
+    assert perfect == {"sink": 0.25, "other": 1.0, "background": 1.0}
+    wrong = layer_gates(torch.cat([-share, sink], 1), objects)
+    assert (wrong["other"], wrong["background"]) == (0.0, 0.0)
+    assert (
+        points(
+            gate_scenes.objects[gate_scenes.several :, 0],
+            gate_scenes.objects[gate_scenes.several :, 0],
+        )
+        == 1
+    )
+    assert (
+        points(
+            -gate_scenes.objects[gate_scenes.several :, 0],
+            gate_scenes.objects[gate_scenes.several :, 0],
+        )
+        == 0
+    )
+
+
+def test_gates_of_a_random_model_are_chance(runs, gate_scenes):
+    model = random_model(runs)
+    result = gates(model, gate_scenes)
+    assert abs(result["auc_other_all"] - 0.5) < 0.12
+    layers = result["layers"]
+    assert len(layers) == 8  # two down, one in the middle, four up, and the mean of all
+    mean = sum(entry["0.1"]["other"] for entry in layers.values()) / len(layers)
+    assert abs(mean - 0.5) < 0.08
+    words = (gate_scenes.columns[: gate_scenes.several, :, -1] == 0).float().sum(1).mean()
+    assert layers["all"]["0.1"]["sink"] == pytest.approx(1 - words.item() / LENGTH, abs=0.1)
+    assert table(result).count("\n") == 9
+    assert not any(module._forward_pre_hooks for module in model.denoiser.modules())
+
+
+# ---- samples and pipelines ----
+
+
+def test_accuracies_by_hand():
+    count = len(class_names())
+    wanted = torch.arange(count).repeat(2)
+    found = wanted.clone()
+    rare = frequency_thirds() == 2
+    found[:count][rare] = (found[:count][rare] + 1) % count  # half of the rare ones are missed
+    figures = accuracies(found, wanted)
+    assert figures["accuracy_frequent"] == figures["accuracy_middle"] == 1
+    assert figures["accuracy_rare"] == 0.5
+    assert figures["accuracy"] == pytest.approx(1 - rare.sum().item() / (2 * count))
+
+
+def test_the_saved_pipeline_is_a_plain_one(runs):
+    folder = runs / "denoiser" / "pipeline"
+    for options in ({"dtype": torch.float32}, {}):
+        pipe = StableDiffusionPipeline.from_pretrained(folder, **options)
+        pipe.set_progress_bar_config(disable=True)
+        image = pipe("a photo of dog, hot dog", num_inference_steps=2).images[0]
+        assert image.size == (64, 64)
+    assert pipe.text_encoder.dtype == torch.float32
+    from safetensors import safe_open
+
+    for part in ("unet", "vae"):
+        path = next((folder / part).glob("*.safetensors"))
+        with safe_open(path, "pt") as file:
+            assert {file.get_tensor(key).dtype for key in file.keys()} == {torch.float16}  # noqa: SIM118
+
+
+def test_scaled_latents_have_unit_spread(runs):
+    vae = load_vae(runs / "denoiser" / "pipeline", "cpu")
+    latents = encode(vae, scenes("val", 0, 12, 64, "cpu").images)
+    assert latents.std().item() == pytest.approx(1, abs=0.01)
+
+
+def test_sample_quality_runs(runs):
+    pipe = StableDiffusionPipeline.from_pretrained(runs / "denoiser" / "pipeline")
+    pipe.set_progress_bar_config(disable=True)
+    classifier = load_classifier(runs / "classifier", "cpu")
+    figures, images = sample_quality(pipe, classifier, per_class=1, steps=1)
+    assert images.shape == (len(class_names()), 3, 64, 64)
+    assert 0 <= figures["accuracy"] <= 0.2
+    prompts = [f"a photo of {name}" for name in class_names()[:3]]
+    few = generate(pipe, prompts, steps=1, batch=2)  # image i depends on (seed, i) alone
+    torch.testing.assert_close(few, images[:3], atol=1e-4, rtol=1e-4)
+
+
+def test_the_aligner_reads_the_lab_model(runs):
+    aligner = pa.Aligner.from_pretrained(str(runs / "denoiser" / "pipeline"), device="cpu")
+    pixels = (scenes("val", 0, 1, 64, "cpu").images[0] * 255).round().byte().permute(1, 2, 0)
+    names = list(class_names()[:2])
+    config = pa.AlignConfig(elbo_steps=2, collect_steps=1)
+    alignment = aligner.align(Image.fromarray(pixels.numpy()), names, config=config)
+    assert alignment.heatmaps.shape == (2, 64, 64)

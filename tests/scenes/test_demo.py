@@ -1,0 +1,341 @@
+"""The demo: scenes by rule, numbers by hand, one page that needs nothing else."""
+
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import pixalign as pa
+from pixalign.pictures import drawing as viz
+from pixalign.scenes import demo as module
+from pixalign.scenes.atlas import class_names, training_ranks
+from pixalign.scenes.demo import RULES, choose, demo, iou
+from pixalign.scenes.demo_report import Drawn, page, points, summarise, verdict
+from pixalign.scenes.render import render
+from pixalign.scenes.sample import sample_scenes
+
+FILES = {"report.html", "summary.png", "demo.json"}
+QUICK = pa.AlignConfig(elbo_steps=3, collect_steps=2)
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    return choose(8)
+
+
+@pytest.fixture(scope="module")
+def written(sd1, tmp_path_factory):
+    """The folder of a demo with two scenes."""
+    folder = tmp_path_factory.mktemp("demo") / "new" / "out"
+    path = demo(folder, model=sd1, scenes=2, seed=1, progress=False, config=QUICK)
+    assert path == folder / "report.html"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def record(written):
+    return json.loads((written / "demo.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def report(written):
+    return (written / "report.html").read_text(encoding="utf-8")
+
+
+# ---- choosing ----
+
+
+def test_two_scenes_of_each_rule_and_none_twice(chosen):
+    assert [rule for rule, _ in chosen] == [rule for rule in RULES for _ in range(2)]
+    assert len({scene.number for _, scene in chosen}) == 8
+
+
+def rules_of(number):
+    """The rules that a test scene satisfies, from its rendering alone."""
+    batch = sample_scenes("test", number, 1)
+    painted = render(batch, 128)
+    mask, slots = painted.masks[0].numpy(), painted.slots[0].numpy()
+    found, labels = set(), np.unique(mask)[1:].astype(int) - 1
+    if not 2 <= len(labels) <= 4:
+        return found
+    for label in labels:
+        own = np.flatnonzero(batch.labels[0] == label)
+        seen = sum((slots == slot + 1).sum() for slot in own)
+        if training_ranks()[label] >= 100:  # 11 of 111 classes
+            found.add("rare")
+        if 0.003 < seen / 128**2 < 0.025:
+            found.add("small")
+        if 0.08 < seen / painted.areas[0, own].sum() < 0.5:
+            found.add("hidden")
+    return found | ({"crowded"} if len(labels) == 4 else set())
+
+
+def test_chosen_scenes_satisfy_their_rules(chosen):
+    for rule, scene in chosen:
+        assert rule in rules_of(scene.number)
+
+
+def test_each_rule_takes_the_first_that_are_left():
+    start, numbers = 40, {rule: [] for rule in RULES}
+    for rule, scene in choose(5, start):
+        numbers[rule].append(scene.number)
+    assert {rule: len(found) for rule, found in numbers.items()} == {
+        "rare": 2, "small": 1, "hidden": 1, "crowded": 1,
+    }  # fmt: skip
+    taken = []
+    for rule in ("rare", "small", "crowded"):  # the first hidden one lies too far for this loop
+        fitting = (n for n in range(start, start + 200) if rule in rules_of(n) and n not in taken)
+        taken += [next(fitting) for _ in numbers[rule]]
+        assert numbers[rule] == taken[-len(numbers[rule]) :]
+
+
+def test_choice_is_the_same_whatever_the_batch(monkeypatch):
+    first = choose(2, 7)
+    monkeypatch.setattr(module, "_BATCH", 5)
+    for (rule, scene), (other, again) in zip(first, choose(2, 7), strict=True):
+        assert (rule, scene.number, scene.classes) == (other, again.number, again.classes)
+        assert np.array_equal(scene.picture, again.picture)
+        assert np.array_equal(scene.truth, again.truth)
+
+
+def test_scene_is_what_was_rendered(chosen):
+    for _, scene in chosen:
+        painted = render(sample_scenes("test", scene.number, 1), 128)
+        names = ("", *class_names())
+        own = np.array(["", *scene.classes])[scene.truth]
+        assert (own == np.array(names)[painted.masks[0].numpy()]).all()
+        exact = painted.images[0].permute(1, 2, 0).numpy() * 255
+        assert np.abs(scene.picture - exact).max() <= 0.51
+        assert scene.areas.sum() == pytest.approx((scene.truth > 0).mean())
+
+
+# ---- numbers ----
+
+
+def test_iou_by_hand():
+    truth = np.array([[0, 0, 1], [0, 1, 1], [2, 2, 2]], dtype=np.uint8)
+    found = np.array([[0, 0, 0], [0, 1, 1], [1, 2, 2]], dtype=np.uint8)
+    assert iou(truth, found, 4) == pytest.approx([3 / 4, 2 / 4, 2 / 3, np.nan], nan_ok=True)
+    assert iou(truth, np.full_like(truth, 3), 4) == pytest.approx([0, 0, 0, 0])
+
+
+def test_points_are_differences_of_what_is_printed():
+    assert points(0.6124, 0.6556) == 4.4  # 61.2 and 65.6
+    assert points(0.61239, 0.61201) == 0
+    assert points(0.5, 0.25) == -25
+
+
+def row(rule, mean, *classes):
+    return {
+        "rule": rule,
+        "mean_iou_before": mean[0],
+        "mean_iou_after": mean[1],
+        "classes": [{"iou_before": before, "iou_after": after} for before, after in classes],
+    }
+
+
+def test_summary_by_hand():
+    rows = [
+        row("rare", (0.4, 0.5), (0.2, 0.3), (0.5, 0.5)),
+        row("rare", (0.6, 0.5), (0.6, 0.4)),
+        row("small", (0.8, 0.8), (0.1, 0.4)),
+    ]
+    summary = summarise(rows)
+    assert summary["by_rule"]["rare"] == pytest.approx(
+        {"count": 2, "mean_iou_before": 0.5, "mean_iou_after": 0.5}
+    )
+    assert summary["all"]["mean_iou_after"] == pytest.approx(0.6)
+    assert summary["classes"] == pytest.approx(
+        {
+            "count": 4, "iou_before": 0.35, "iou_after": 0.4,
+            "better": 2, "worse": 1, "mean_gain": 20, "mean_loss": 20,
+        }
+    )  # fmt: skip
+    words = verdict(summary).replace("\u00a0", " ")
+    assert "improved the IoU of 2 (by 20.0 points in the mean)" in words
+    assert "worsened that of 1 (by 20.0 points in the mean) and left 1 unchanged" in words
+    assert "from 35.0 % to 40.0 % (+5.0 points)" in words
+
+
+def test_nothing_improved_is_said_without_a_mean():
+    words = verdict(summarise([row("rare", (0.5, 0.4), (0.5, 0.25))]))
+    assert "improved the IoU of 0, worsened that of 1 (by 25.0 points in the mean)" in words
+    assert "(-25.0 points)" in words
+
+
+# ---- pictures ----
+
+
+def test_heat_runs_from_black_to_pale_and_gets_lighter():
+    colours = viz.heat(np.linspace(0, 1, 64)[None])
+    assert colours.size == (64, 1)
+    light = np.asarray(colours.convert("L"))[0].astype(int)
+    assert (np.diff(light) >= 0).all()
+    assert light[0] < 5
+    assert light[-1] > 230
+
+
+def test_tinted_shows_labels_in_their_colours():
+    mask = np.zeros((8, 8), dtype=np.uint8)
+    mask[2:6, 2:6] = 2
+    pixels = np.asarray(viz.tinted(Image.new("RGB", (8, 8), "black"), mask, opacity=1.0))
+    assert (pixels[4, 4] == viz.palette(2)[2]).all()
+    assert (pixels[2, 3] == 255).all()
+    assert len(set(pixels[0, 0].tolist())) == 1  # grey
+
+
+# ---- files ----
+
+
+def test_files(written):
+    assert {path.name for path in written.iterdir()} == FILES
+    with Image.open(written / "summary.png") as image:
+        assert image.mode == "RGB"
+        assert image.width > 1000
+
+
+def test_record_is_complete(record, sd1):
+    assert [scene["rule"] for scene in record["scenes"]] == ["rare", "small"]
+    assert record["start"] == 1000
+    assert all(scene["scene"] >= 1000 for scene in record["scenes"])
+    assert record["seed"] == 1
+    assert record["versions"]["torch"]
+    assert record["model"]["name"] == type(sd1).__name__
+    for scene in record["scenes"]:
+        assert any(one["by_rule"] for one in scene["classes"])
+        for moment in ("before", "after"):
+            ious = [one[f"iou_{moment}"] for one in (*scene["classes"], scene["background"])]
+            assert scene[f"mean_iou_{moment}"] == pytest.approx(np.mean(ious))
+        for one in scene["classes"]:
+            assert one["exponent"] == pytest.approx(1 / one["score"])
+        best = min(scene["classes"], key=lambda one: one["elbo"])
+        assert best["score"] == 1
+    assert record["summary"] == summarise(record["scenes"])
+
+
+def test_numbers_are_those_of_plain_calls(record, sd1):
+    """Before and after are what a user gets from the picture."""
+    aligner = pa.Aligner(sd1)
+    _, scene = choose(1, 1000)[0]
+    entry = record["scenes"][0]
+    assert scene.number == entry["scene"]
+    settings = {"elbo_steps": QUICK.elbo_steps, "collect_steps": QUICK.collect_steps}
+    for moment, preset in (("before", "uncalibrated"), ("after", "default")):
+        config = pa.AlignConfig.preset(preset, **settings)
+        result = aligner.align(scene.picture, scene.classes, config=config, seed=1)
+        expected = iou(scene.truth, result.mask(), len(scene.classes) + 1)[1:]
+        assert [one[f"iou_{moment}"] for one in entry["classes"]] == pytest.approx(expected)
+
+
+class Reader(HTMLParser):
+    """Tags in order, and the text of every table row."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.rows = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append("")
+
+    def handle_data(self, data):
+        if self.rows:
+            self.rows[-1] += f" {data.strip()}"
+
+
+def test_page_needs_nothing_else(report):
+    tags = Reader(report).tags
+    images = [attributes for tag, attributes in tags if tag == "img"]
+    assert images
+    for attributes in images:
+        assert attributes["src"].startswith("data:image/png;base64,")
+        assert attributes["alt"]
+    assert not {tag for tag, _ in tags} & {"script", "link", "iframe", "object", "a"}
+    shown = re.sub(r"data:image/png;base64,[\w+/=]+", "", report)
+    assert "http" not in shown
+    assert "url(" not in shown
+    assert "@import" not in shown
+
+
+def test_page_shows_the_numbers_of_the_record(report, record):
+    rows = [" ".join(text.split()) for text in Reader(report).rows]
+    for scene in record["scenes"]:
+        for one in scene["classes"]:
+            change = points(one["iou_before"], one["iou_after"])
+            sign = f"▲ +{change}" if change > 0 else f"▼ \u2212{-change}" if change else "= 0.0"
+            tag = f" {scene['rule']}" if one["by_rule"] else ""
+            expected = (
+                f"{one['name']}{tag} {100 * one['training_share']:.2f} "
+                f"{100 * one['area_share']:.1f} {100 * one['visible_share']:.1f} "
+                f"{one['elbo']:.4f} {one['score']:.2f} {one['exponent']:.2f} "
+                f"{100 * one['iou_before']:.1f} → {100 * one['iou_after']:.1f} {sign}"
+            )
+            assert expected in rows
+    text = html.unescape(report)
+    assert verdict(record["summary"]) in text
+    assert "prove nothing statistically" in text
+    assert "docs/lab.md" in text
+    assert record["command"] in text
+    for rule in ("rare", "small"):
+        assert RULES[rule].text in text
+
+
+def test_page_escapes(record):
+    changed = json.loads(json.dumps(record))
+    changed["scenes"][0]["classes"][0]["name"] = "<script>alert('1')</script>"
+    changed["scenes"][0]["warnings"] = ["<i>weak</i>"]
+    changed["model"]["name"] = 'a "<b>" & c'
+    blank = Image.new("RGB", (2, 2))
+    drawn = [Drawn(blank, blank, blank, blank, (blank,) * 4, (blank,) * 4) for _ in range(2)]
+    tags = Reader(page(changed, drawn)).tags
+    assert not {tag for tag, _ in tags} & {"script", "i"}
+    assert any("<script>" in attributes.get("alt", "") for _, attributes in tags)
+
+
+def test_page_of_uncalibrated_maps_has_no_elbo(sd1, tmp_path):
+    config = pa.AlignConfig.uncalibrated(collect_steps=2)
+    path = demo(tmp_path, model=sd1, scenes=1, progress=False, config=config)
+    assert '<td data-label="ELBO (loss)">\u2013</td>' in path.read_text(encoding="utf-8")
+    scene = json.loads((tmp_path / "demo.json").read_text())["scenes"][0]
+    assert {one["elbo"] for one in scene["classes"]} == {None}
+    assert scene["mean_iou_before"] == scene["mean_iou_after"]
+
+
+def test_command_is_one_that_can_be_typed(tmp_path):
+    out = tmp_path / "my demo"
+    assert module._command(out, None, "auto", 8, 3, None) == f"pixalign demo --out '{out}' --seed 3"
+    typed = module._command(Path("out"), "models/x", "cpu", 8, 0, None)
+    assert typed == "pixalign demo --out out --seed 0 --model models/x --device cpu"
+    called = module._command(Path("out"), None, "auto", 2, 0, None)
+    assert called == "pixalign.scenes.demo.demo(Path('out'), model=None, scenes=2, seed=0)"
+
+
+def test_other_files_stay(sd1, tmp_path):
+    (tmp_path / "mine.txt").write_text("keep")
+    (tmp_path / "report.html").write_text("old")
+    demo(tmp_path, model=sd1, scenes=1, progress=False, config=QUICK)
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES, "mine.txt"}
+    assert (tmp_path / "mine.txt").read_text() == "keep"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"scenes": 0}, "scenes is 0; allowed"), ({"seed": -1}, "seed is -1; allowed")],
+)
+def test_bad_values(sd1, tmp_path, change, said):
+    with pytest.raises(ValueError, match=said):
+        demo(tmp_path / "out", model=sd1, progress=False, **change)
+    assert not (tmp_path / "out").exists()
+
+
+def test_folder_that_is_a_file_is_refused_before_the_model_is_loaded(tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        demo(tmp_path / "out", model="nowhere")
