@@ -1,25 +1,24 @@
 """pixalign: how strongly a frozen text-to-image model connects each pixel with each phrase."""
 
-from pixalign.alignment.aligner import Aligner, EncodedImage
+from pixalign.alignment.request import EncodedImage
 from pixalign.alignment.result import Alignment
-from pixalign.attention.capture import WordMaps, capture
+from pixalign.attention.capture import WordMaps
 from pixalign.config import AlignConfig
 from pixalign.core.values import Phrase
-from pixalign.editing import Edit, edit
-from pixalign.generation import Generation, generate
+from pixalign.editing import Edit
+from pixalign.generation import Generation
+from pixalign.model import Model, load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AlignConfig",
-    "Aligner",
     "Alignment",
     "Edit",
     "EncodedImage",
     "Generation",
+    "Model",
     "Phrase",
     "WordMaps",
-    "capture",
-    "edit",
-    "generate",
+    "load",
 ]

@@ -16,6 +16,8 @@ PRESETS = ("default", "paper", "official", "fast", "uncalibrated")
 # What holds where neither the caller nor the model says otherwise.
 FALLBACK: Mapping[str, Any] = MappingProxyType(
     {
+        "method": "elbo",
+        "calibrate": "elbo",
         "gamma": 1 / 3,
         "centred": False,
         "cross_weights": "resolution",
@@ -29,6 +31,7 @@ MODEL_SETTINGS = (
     "gamma", "centred", "cross_weights", "collect_range", "threshold", "uncalibrated_threshold",
     "min_peak_ratio",
 )  # fmt: skip
+CALIBRATIONS = ("none", "elbo")
 SELF_ATTENTION = ("once", "twice", "up-after-all", "none")
 CROSS_WEIGHTS = ("resolution", "gaussian", "uniform")
 
@@ -44,11 +47,14 @@ class AlignConfig:
 
     None leaves a choice to the model: its folder may carry settings of its own, else `FALLBACK`
     holds. That is so for ``gamma``, ``centred``, ``cross_weights``, the collecting
-    timesteps, ``threshold`` and ``min_peak_ratio``.
+    timesteps, ``threshold`` and ``min_peak_ratio``; ``method`` and ``calibrate`` are the call's.
     """
 
+    # A name in `pixalign.methods.METHODS`, and what calibrates its maps (`CALIBRATIONS`).
+    method: str | None = None
+    calibrate: str | None = None
+
     # Calibration, Eq. 5 and line 7.
-    calibrate: bool = True
     gamma: float | None = None
     centred: bool | None = None
 
@@ -73,7 +79,7 @@ class AlignConfig:
     # PromptPlan.
     template: str = "a photo of {}"
     prompt_order: Literal["sorted", "given"] = "sorted"
-    columns: Literal["name", "phrase"] = "name"
+    class_tokens: Literal["name", "phrase"] = "name"
     text_encoders: Literal["all", "clip"] = "all"
 
     # From layers to heatmaps. Weights may be given by rank of resolution, lowest first, or by
@@ -102,9 +108,9 @@ class AlignConfig:
         self._check_numbers()
         self._check_choices()
         for family, overrides in self.by_family.items():
-            unknown = set(overrides) - {f.name for f in dataclasses.fields(self)} | (
-                set(overrides) & {"by_family"}
-            )
+            fixed = {"by_family", "method", "calibrate"}
+            known = {f.name for f in dataclasses.fields(self)} - fixed
+            unknown = set(overrides) - known
             if unknown:
                 raise ValueError(f"by_family[{family!r}] names unknown fields {sorted(unknown)}")
             dataclasses.replace(self, by_family={}, **overrides)
@@ -142,7 +148,9 @@ class AlignConfig:
                 raise ValueError(f"{name} is {indices!r}; allowed: one or more whole numbers >= 0")
 
     def _check_choices(self) -> None:
-        check_choice("calibrate", self.calibrate, (True, False))
+        check_choice("calibrate", self.calibrate, (*CALIBRATIONS, None))
+        if self.method is not None and not isinstance(self.method, str):
+            raise ValueError(f"method is {self.method!r}; allowed: a method's name, or None")
         check_choice("centred", self.centred, (True, False, None))
         check_choice("image_only_attention", self.image_only_attention, (True, False))
         check_choice("elbo_strategy", self.elbo_strategy, tuple(STRATEGIES))
@@ -150,7 +158,7 @@ class AlignConfig:
         check_choice("elbo_weighting", self.elbo_weighting, WEIGHTINGS)
         check_choice("elbo_text", self.elbo_text, ("phrase", "name"))
         check_choice("prompt_order", self.prompt_order, ("sorted", "given"))
-        check_choice("columns", self.columns, ("name", "phrase"))
+        check_choice("class_tokens", self.class_tokens, ("name", "phrase"))
         check_choice("text_encoders", self.text_encoders, ("all", "clip"))
         check_choice("self_attention", self.self_attention, SELF_ATTENTION)
         check_choice("resize", self.resize, ("square", "keep"))
@@ -183,8 +191,14 @@ class AlignConfig:
 
         Layers and collecting timesteps are the model's own where it has any.
         """
-        settings: dict[str, Any] = {"gamma": 1 / 3, "centred": False, "prompt_order": "given"}
-        return cls(**settings | {"elbo_weighting": "likelihood"} | overrides)
+        settings: dict[str, Any] = {
+            "method": "elbo",
+            "gamma": 1 / 3,
+            "centred": False,
+            "prompt_order": "given",
+            "elbo_weighting": "likelihood",
+        }
+        return cls(**settings | overrides)
 
     @classmethod
     def official(cls, **overrides: Any) -> AlignConfig:
@@ -194,6 +208,7 @@ class AlignConfig:
         mean self-attention twice. On SD3 it follows the code's flow path.
         """
         settings: dict[str, Any] = {
+            "method": "elbo",
             "gamma": 1 / 3,
             "centred": False,
             "cross_weights": "resolution",
@@ -227,7 +242,7 @@ class AlignConfig:
     @classmethod
     def uncalibrated(cls, **overrides: Any) -> AlignConfig:
         """Algorithm 1 without lines 3 and 7: attention alone."""
-        return cls(**{"calibrate": False} | overrides)
+        return cls(**{"method": "attention", "calibrate": "none"} | overrides)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> AlignConfig:
@@ -235,6 +250,11 @@ class AlignConfig:
         check_choice("preset", name, PRESETS)
         built: AlignConfig = getattr(cls, name)(**overrides)
         return built
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether scores act on the maps, in a resolved config."""
+        return self.calibrate != "none"
 
     @property
     def collect_count(self) -> int:
@@ -246,27 +266,27 @@ class AlignConfig:
         """How many timesteps the ELBO visits."""
         return len(self.elbo_timesteps or ()) or self.elbo_steps
 
-    def resolved(self, family: str = "", own: Mapping[str, Any] | None = None) -> AlignConfig:
-        """The settings in force on a model of that family with settings of its own.
+    def resolved(self, family: str = "", settings: Mapping[str, Any] | None = None) -> AlignConfig:
+        """The config in force on a model of that family with settings of its own.
 
-        ``by_family`` is applied and emptied; what is still None is taken from ``own``
+        ``by_family`` is applied and emptied; what is still None is taken from ``settings``
         (`MODEL_SETTINGS`; "uncalibrated_threshold" is the threshold without calibration), then
         from `FALLBACK`.
         """
         chosen = dataclasses.replace(self, **dict(self.by_family.get(family, {}), by_family={}))
-        settings = {name: value for name, value in (own or {}).items() if value is not None}
-        for name in settings:
+        known = {name: value for name, value in (settings or {}).items() if value is not None}
+        for name in known:
             check_choice("a model's setting", name, MODEL_SETTINGS)
-        if not chosen.calibrate and "uncalibrated_threshold" in settings:
-            settings["threshold"] = settings["uncalibrated_threshold"]
+        if not chosen.calibrated and "uncalibrated_threshold" in known:
+            known["threshold"] = known["uncalibrated_threshold"]
         free: dict[str, Any] = {
-            name: settings.get(name, otherwise)
+            name: known.get(name, otherwise)
             for name, otherwise in FALLBACK.items()
             if getattr(chosen, name) is None
         }
         collecting = (chosen.collect_strategy, chosen.collect_range, chosen.collect_timesteps)
         if collecting == (None, None, None):
-            free["collect_range"] = settings.get("collect_range")
+            free["collect_range"] = known.get("collect_range")
         return dataclasses.replace(chosen, **free)
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,7 +20,112 @@ _SELF_BUDGET = 2**28
 _MOST_IMAGES = 64
 
 
+@dataclass(frozen=True)
+class AttributionText:
+    """A text without padding: embeddings [P, L, D] and a mask [P, L], 0 or minus infinity."""
+
+    embeds: Tensor
+    mask: Tensor
+
+    @classmethod
+    def of(cls, embeds: Tensor, lengths: Sequence[int]) -> AttributionText:
+        """The first tokens of padded embeddings, which a causal encoder makes without the rest."""
+        longest = max(lengths)
+        beyond = torch.arange(longest)[None] >= torch.tensor(lengths)[:, None]
+        mask = torch.zeros(len(embeds), longest).masked_fill(beyond, -torch.inf)
+        return cls(embeds[:, :longest], mask.to(embeds.device))
+
+
+@dataclass(frozen=True)
+class AttentionQuery:
+    """What is read: ``cross`` layers, and self-attention layers under the names of their sums.
+
+    ``text`` is attended to instead of the network's own.
+    """
+
+    cross: tuple[Site, ...]
+    self_labels: Mapping[Site, str] = field(default_factory=dict)
+    per_head: bool = False
+    keep_queries: bool = False
+    text: AttributionText | None = None
+
+
+@dataclass(frozen=True)
+class CollectedAttention:
+    """Sums over each image's passes, and the reader that holds its self-attention.
+
+    ``cross[site]`` float32 [images, (heads,) M, h, w]; ``queries[site]`` float32
+    [passes, heads, h*w, d], if kept.
+    """
+
+    cross: Mapping[Site, Tensor]
+    queries: Mapping[Site, Tensor]
+    reader: AttentionReader
+
+    def self_attention(self, *labels: str, image: int = 0) -> Tensor:
+        """[h*w, h*w]: the mean over heads, passes and the layers of those names."""
+        return self.reader.self_mean(*labels, image=image)
+
+
 def collect(
+    backbone: Backbone,
+    passes: Passes,
+    spans: Sequence[TokenSpans],
+    query: AttentionQuery,
+    batch_size: BatchSize,
+    progress: Progress,
+) -> CollectedAttention:
+    """Run the passes; ``spans`` of their texts number the M maps that are read."""
+    count = 1 + max(index for span in spans for index in span.classes)
+    device = passes.latents.device
+    columns = torch.stack([span.averaging_matrix(count) for span in spans]).to(device)  # [P, L, M]
+    if query.text is not None:
+        columns = columns[:, : query.text.mask.shape[1]]
+    sites = tuple(dict.fromkeys((*query.cross, *query.self_labels)))
+    reader = AttentionReader(
+        sites,
+        query.self_labels,
+        len(passes.latents),
+        per_head=query.per_head,
+        keep_queries=query.keep_queries,
+    )
+    sums: dict[Site, Tensor] = {}
+    queries: dict[Site, list[Tensor]] = {}
+    shown = 0
+
+    def restart() -> None:
+        """Sums cannot be resumed: after a failure they start anew."""
+        nonlocal shown
+        progress.advance(-shown)
+        shown = 0
+        reader.clear()
+        sums.clear()
+        queries.clear()
+
+    def work(first: int, last: int) -> None:
+        nonlocal shown
+        part = passes.batch(first, last)
+        text = part.text.to(device)
+        reader.columns, reader.owners = columns[text], part.image
+        if query.text is not None:
+            reader.text, reader.text_mask = query.text.embeds[text], query.text.mask[text]
+        backbone.predict(part.z, part.steps, part.texts)
+        for site, maps in reader.cross.items():
+            if site not in sums:
+                sums[site] = maps.new_zeros(len(passes.latents), *maps.shape[1:])
+            add_by_owner(sums[site], maps, part.image)
+        for site, kept in reader.queries.items():
+            queries.setdefault(site, []).append(kept)
+        progress.advance(last - first)
+        shown += last - first
+
+    with reader.attached(backbone.denoiser):
+        batch_size.each(passes.latents, len(passes), "collect", work, restart=restart)
+    joined = {site: torch.cat(parts) for site, parts in queries.items()}
+    return CollectedAttention(sums, joined, reader)
+
+
+def attention_of_images(
     backbone: Backbone,
     passes: Passes,
     spans: Sequence[TokenSpans],
@@ -37,42 +143,21 @@ def collect(
     """
     labels = self_labels(backbone.sites, self_attention, image_only_attention)
     text_sites = tuple(site for site in backbone.sites if site.reads_text)
-    images, device = len(passes.latents), passes.latents.device
-    classes = [0] * images
+    query = AttentionQuery(text_sites, labels)
+    collected = collect(backbone, passes, spans, query, batch_size, progress)
+    classes = [0] * len(passes.latents)
     for span, owner in zip(spans, passes.owners.tolist(), strict=True):
         classes[owner] += len(span.classes)
-    columns = torch.stack([span.averaging_matrix(max(classes)) for span in spans])
-    columns = columns.to(device)  # [P, L, N]
-    done = 0
-
-    def work(size: int) -> tuple[AttentionReader, dict[Site, Tensor]]:
-        nonlocal done
-        progress.advance(-done)  # sums cannot be resumed: after a failure they start anew
-        done = 0
-        reader = AttentionReader(backbone.sites, labels, images)
-        sums: dict[Site, Tensor] = {}
-        with reader.attached(backbone.denoiser):
-            while done < len(passes):
-                part = passes.batch(done, min(done + size, len(passes)))
-                reader.columns, reader.owners = columns[part.text.to(device)], part.image
-                backbone.predict(part.z, part.steps, part.texts)
-                for site, maps in reader.cross.items():
-                    if site not in sums:
-                        sums[site] = maps.new_zeros(images, *maps.shape[1:])
-                    add_by_owner(sums[site], maps, part.image)
-                progress.advance(len(part.z))
-                done += len(part.z)
-        return reader, sums
-
-    reader, sums = batch_size.attempt(passes.latents, len(passes), "collect", work)
     height, width = passes.latents.shape[-2:]
     grid_site = next(iter(labels), text_sites[0])
     layers = text_layers(backbone.sites)
     return [
         AttentionMaps(
-            cross=tuple(sums[site][image, :count] / passes.steps_each for site in text_sites),
+            cross=tuple(
+                collected.cross[site][image, :count] / passes.steps_each for site in text_sites
+            ),
             layers=layers,
-            self_attention=_matrices(reader, self_attention, image),
+            self_attention=_matrices(collected, self_attention, image),
             grid=grid_site.grid((height, width)),
         )
         for image, count in enumerate(classes)
@@ -112,15 +197,16 @@ def self_labels(
     }
 
 
-def _matrices(reader: AttentionReader, self_attention: str, image: int) -> tuple[Tensor, ...]:
+def _matrices(collected: CollectedAttention, self_attention: str, image: int) -> tuple[Tensor, ...]:
     """An image's matrices S1, S2 ... in the order in which they are applied."""
     if self_attention == "none":
         return ()
-    everything = reader.self_mean(*reader.self_sums, image=image)
+    labels = collected.reader.self_sums
+    everything = collected.self_attention(*labels, image=image)
     if self_attention == "once":
         return (everything,)
     if self_attention == "twice":
         return (everything, everything)
-    if "up" not in reader.self_sums:
+    if "up" not in labels:
         raise ValueError("self_attention='up-after-all' needs a UNet; use 'twice' on this model")
-    return everything, reader.self_mean("up", image=image)
+    return everything, collected.self_attention("up", image=image)

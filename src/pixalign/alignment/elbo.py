@@ -19,25 +19,21 @@ def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: 
     Returns float32 [P, T] on the CPU: unweighted, without the factor 1/2.
     """
     errors = torch.empty(len(passes), device=passes.latents.device)
-    done = 0
 
-    def work(size: int) -> None:
-        nonlocal done
+    def work(first: int, last: int) -> None:
         # Out of memory or not, a compiled batch has one of two sizes.
         full = batch_size.of(passes.latents, "elbo")
-        while done < len(passes):
-            left = len(passes) - done
-            together = fixed_size(left, full) if backbone.compiled else min(size, left)
-            part = passes.batch(done, done + together)
+        while first < last:
+            left = last - first
+            together = fixed_size(left, full) if backbone.compiled else left
+            part = passes.batch(first, first + together)
             estimate = backbone.epsilon(part.z, part.steps, part.texts)
-            last = min(done + together, len(passes))
-            errors[done:last] = (estimate - part.noise).square().mean((1, 2, 3))[: last - done]
-            progress.advance(last - done)
-            done = last
+            end = min(first + together, last)
+            errors[first:end] = (estimate - part.noise).square().mean((1, 2, 3))[: end - first]
+            progress.advance(end - first)
+            first = end
 
-    # A filled batch may be larger than all passes together.
-    largest = batch_size.of(passes.latents, "elbo") if backbone.compiled else len(passes)
-    batch_size.attempt(passes.latents, largest, "elbo", work)
+    batch_size.each(passes.latents, len(passes), "elbo", work)
     return errors.reshape(-1, passes.steps_each).cpu()
 
 

@@ -47,6 +47,12 @@ def enlarge(maps: Tensor, size: Size) -> Tensor:
     return minmax(resize(ready, size), (1, 2)).clamp_(0, 1)
 
 
+def refined_maps(maps: AttentionMaps, combined: Tensor, powers: Tensor) -> Tensor:
+    """[V * N, h, w]: lines 6, 7 and 9 on combined layers [N, h, w], under exponents [V, N]."""
+    raised = calibrate(combined.repeat(len(powers), 1, 1), powers.flatten())
+    return refine(raised, maps.self_attention, maps.grid)
+
+
 def heatmaps_under(
     maps: AttentionMaps, scheme: CrossWeights | None, powers: Tensor, size: Size
 ) -> Tensor:
@@ -56,9 +62,7 @@ def heatmaps_under(
     """
     assert scheme is not None, "the config must be resolved"
     combined = combine_layers(maps.cross, maps.layers, scheme)
-    raised = calibrate(combined.repeat(len(powers), 1, 1), powers.flatten())
-    refined = refine(raised, maps.self_attention, maps.grid)
-    return enlarge(refined, size).reshape(*powers.shape, *size)
+    return enlarge(refined_maps(maps, combined, powers), size).reshape(*powers.shape, *size)
 
 
 def activation(maps: Tensor) -> Tensor:

@@ -27,24 +27,24 @@ class PromptPlan:
 
 @dataclass(frozen=True)
 class NoisedTimesteps:
-    """T timesteps and the noise float32 [T, C, h, w] with which they are visited."""
+    """T timesteps and the noise float32 [T, C, h, w] of each."""
 
     steps: Steps
     noise: Tensor
 
     @classmethod
-    def concatenate(cls, visits: Sequence[NoisedTimesteps]) -> NoisedTimesteps:
-        """One visit after the other."""
+    def concatenate(cls, parts: Sequence[NoisedTimesteps]) -> NoisedTimesteps:
+        """All timesteps of the parts, in order."""
         return cls(
-            Steps.concatenate([visit.steps for visit in visits]),
-            torch.cat([visit.noise for visit in visits]),
+            Steps.concatenate([part.steps for part in parts]),
+            torch.cat([part.noise for part in parts]),
         )
 
-    def at(self, places: Sequence[int]) -> NoisedTimesteps:
+    def at(self, indices: Sequence[int]) -> NoisedTimesteps:
         """Some of the timesteps, with their noise."""
-        if list(places) == list(range(len(self.steps))):
+        if list(indices) == list(range(len(self.steps))):
             return self
-        index = torch.tensor(places)
+        index = torch.tensor(indices)
         return NoisedTimesteps(self.steps[index], self.noise[index.to(self.noise.device)])
 
 
@@ -68,18 +68,18 @@ class Passes:
     """P texts, each shown with its image at the image's T timesteps: P * T forward passes.
 
     ``latents`` [B, C, h, w]; ``owners`` int64 [P], ascending, says to which image a text
-    belongs; ``visit`` holds the B * T steps and noises, image by image.
+    belongs; ``timesteps`` holds the B * T steps and noises, image by image.
     """
 
     latents: Tensor
     texts: TextCondition
     owners: Tensor
-    visit: NoisedTimesteps
+    timesteps: NoisedTimesteps
 
     @classmethod
-    def of_one(cls, latents: Tensor, texts: TextCondition, visit: NoisedTimesteps) -> Passes:
+    def of_one(cls, latents: Tensor, texts: TextCondition, timesteps: NoisedTimesteps) -> Passes:
         """All texts with one image [1, C, h, w]."""
-        return cls(latents, texts, torch.zeros(len(texts), dtype=torch.long), visit)
+        return cls(latents, texts, torch.zeros(len(texts), dtype=torch.long), timesteps)
 
     def __len__(self) -> int:
         return len(self.texts) * self.steps_each
@@ -87,7 +87,7 @@ class Passes:
     @property
     def steps_each(self) -> int:
         """T."""
-        return len(self.visit.steps) // len(self.latents)
+        return len(self.timesteps.steps) // len(self.latents)
 
     def batch(self, first: int, last: int) -> Batch:
         """Passes first .. last - 1: all steps of the first text, then of the second ...
@@ -99,7 +99,7 @@ class Passes:
         image = self.owners[text]
         place = image * self.steps_each + index % self.steps_each
         device = self.latents.device
-        steps, noise = self.visit.steps[place], self.visit.noise[place.to(device)]
+        steps, noise = self.timesteps.steps[place], self.timesteps.noise[place.to(device)]
         z = steps.noised(self.latents[image.to(device)], noise)
         return Batch(z, noise, steps, self.texts[text.to(device)], text, image)
 
@@ -110,26 +110,28 @@ def plan_prompts(
     """Compose or search the prompts; every text is read whole or refused."""
     phrases = as_phrases(classes)
     if caption is None:
-        prompts = _composed(backbone, phrases, config)
+        prompts = _composed_prompts(backbone, phrases, config)
     else:
-        prompts = [_captioned(backbone, phrases, caption, config)]
+        prompts = [_captioned_prompt(backbone, phrases, caption, config)]
     texts = []
-    for phrase in phrases if config.calibrate else ():
+    for phrase in phrases if config.calibrated else ():
         words = Phrase(phrase.phrase if config.elbo_text == "phrase" else phrase.name)
         texts.append(split([words], [0], config.template, backbone.fits)[0].text)
     return PromptPlan(phrases, tuple(prompts), tuple(texts))
 
 
-def _composed(backbone: Backbone, phrases: tuple[Phrase, ...], config: AlignConfig) -> list[Prompt]:
+def _composed_prompts(
+    backbone: Backbone, phrases: tuple[Phrase, ...], config: AlignConfig
+) -> list[Prompt]:
     given = config.prompt_order == "given"
     order = list(range(len(phrases))) if given else canonical_order(phrases)
-    return split(phrases, order, config.template, backbone.fits, config.columns == "phrase")
+    return split(phrases, order, config.template, backbone.fits, config.class_tokens == "phrase")
 
 
-def _captioned(
+def _captioned_prompt(
     backbone: Backbone, phrases: tuple[Phrase, ...], caption: str, config: AlignConfig
 ) -> Prompt:
-    prompt = locate(phrases, caption, config.columns == "phrase")
+    prompt = locate(phrases, caption, config.class_tokens == "phrase")
     if not backbone.fits(prompt.text):
         raise ValueError(
             f"the caption is longer than the model's text encoder reads: {caption!r}; "
@@ -139,19 +141,21 @@ def _captioned(
 
 
 def plan_timesteps(
-    schedule: Schedule, latents: Tensor, config: AlignConfig, own: torch.Generator
+    schedule: Schedule, latents: Tensor, config: AlignConfig, generator: torch.Generator
 ) -> tuple[NoisedTimesteps, NoisedTimesteps | None]:
-    """The collecting visit, and the ELBO's if the maps are to be calibrated.
+    """The timesteps of collecting, and the ELBO's if the maps are to be calibrated.
 
     Noise is drawn first, for collecting and then for the ELBO, and random timesteps after it:
     so collecting sees the same noise whether or not an ELBO follows.
     """
     shape = latents.shape[1:]
     counts = (
-        [config.collect_count, config.elbo_count] if config.calibrate else [config.collect_count]
+        [config.collect_count, config.elbo_count] if config.calibrated else [config.collect_count]
     )
     noise = [
-        torch.randn((count, *shape), generator=own, device=own.device, dtype=torch.float32)
+        torch.randn(
+            (count, *shape), generator=generator, device=generator.device, dtype=torch.float32
+        )
         for count in counts
     ]
 
@@ -164,13 +168,13 @@ def plan_timesteps(
         if indices is not None:
             return schedule.at_indices(indices)
         assert strategy is not None, "the config must be resolved"
-        return schedule.at_positions(positions(strategy, count, bounds, own))
+        return schedule.at_positions(positions(strategy, count, bounds, generator))
 
     collecting = steps(
         config.collect_strategy, counts[0], config.collect_range, config.collect_timesteps
     )
     collect = NoisedTimesteps(collecting, noise[0].to(latents.device))
-    if not config.calibrate:
+    if not config.calibrated:
         return collect, None
     scoring = steps(config.elbo_strategy, counts[1], config.elbo_range, config.elbo_timesteps)
     return collect, NoisedTimesteps(scoring, noise[1].to(latents.device))

@@ -8,8 +8,48 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+from torch import Tensor
+
+from pixalign.backbones import Backbone
 from pixalign.core.values import Phrase
-from pixalign.pictures.reading import read_image
+from pixalign.pictures.reading import ImageLike, model_size, read_image, to_pixels
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedImage:
+    """A picture as one model sees it: encode once, align many times.
+
+    ``latents`` float32 [1, C, h, w] on the model's device, made by ``vae``.
+    """
+
+    image: Image.Image
+    latents: Tensor
+    resize: str
+    vae: Any
+    source: str | None = None
+
+
+def encode_image(backbone: Backbone, image: ImageLike | EncodedImage, resize: str) -> EncodedImage:
+    """Read, resize and encode a picture; one that is encoded already must suit."""
+    if isinstance(image, EncodedImage):
+        if image.resize != resize:
+            raise ValueError(f"image was encoded with resize={image.resize!r}, not {resize!r}")
+        if image.vae is not backbone.pipe.vae:
+            raise ValueError("image was encoded by another model; encode it with this one")
+        return image
+    picture = read_image(image)
+    size = model_size(
+        (picture.height, picture.width),
+        resize,
+        backbone.native_size,
+        backbone.size_multiple,
+        backbone.largest_side,
+        few=backbone.compiled,
+    )
+    source = os.fspath(image) if isinstance(image, str | os.PathLike) else None
+    latents = backbone.encode_image(to_pixels(picture, size))
+    return EncodedImage(picture, latents, resize, backbone.pipe.vae, source)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from pixalign.alignment.calibrate import exponents
+from pixalign.alignment.heatmaps import activation
+from pixalign.alignment.plan import NoisedTimesteps, PromptPlan
+from pixalign.alignment.request import EncodedImage
 from pixalign.config import AlignConfig
 from pixalign.core.files import make_folder, slug, write_json
-from pixalign.core.values import Phrase
+from pixalign.core.provenance import versions
+from pixalign.core.values import Phrase, Scores
 from pixalign.pictures import drawing as viz
 from pixalign.pictures.saving import mask_image, write_png
+from pixalign.text.prompts import Prompt
 
 Floats = NDArray[np.float32]
 
@@ -91,7 +97,7 @@ class Alignment:
         """The image with its mask in colours, and a legend with scores and pixel shares."""
         shares = self.shares(threshold)
         legend = [
-            f"{name}  {share:.0%}" + (f"  S={score:.2f}" if self.config.calibrate else "")
+            f"{name}  {share:.0%}" + (f"  S={score:.2f}" if self.config.calibrated else "")
             for name, share, score in zip(self.classes, shares[1:], self.scores, strict=True)
         ]
         return viz.overlay(self.image, self.mask(threshold), legend)
@@ -167,3 +173,58 @@ def _listed_heatmaps(path: Path) -> set[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return set()
     return {name for name in names if re.fullmatch(r"heatmap_\d+_[\w-]+\.png", name)}
+
+
+def conclude(
+    encoded: EncodedImage,
+    plan: PromptPlan,
+    shown: tuple[Sequence[Prompt], NoisedTimesteps],
+    scores: Scores,
+    maps: tuple[Tensor, Tensor],
+    config: AlignConfig,
+    notes: Sequence[str],
+    record: Mapping[str, Any],
+) -> Alignment:
+    """The result of an image that was ``shown`` under some prompts at some timesteps.
+
+    ``maps`` are the combined cross-attention [N, h, w], by which classes that activate nothing are
+    named in the warnings after the ``notes``, and the heatmaps [N, H, W]. What the provenance says
+    begins with the ``record``.
+    """
+    combined, heatmaps = maps
+    prompts, noised = shown
+    assert config.min_peak_ratio is not None
+    return Alignment(
+        image=encoded.image,
+        phrases=plan.phrases,
+        losses=scores.losses.numpy(),
+        elbo=scores.elbo.numpy(),
+        scores=scores.scores.numpy(),
+        heatmaps=heatmaps.numpy(),
+        config=config,
+        warnings=(*notes, *_weak_classes(plan.phrases, combined, config.min_peak_ratio)),
+        provenance={
+            **record,
+            "prompts": [prompt.text for prompt in prompts],
+            "timesteps": {
+                "collect": noised.steps.time.tolist(),
+                "elbo": list(scores.timesteps),
+            },
+            "forwards": {
+                "collect": len(prompts) * len(noised.steps),
+                "elbo": len(set(plan.elbo_texts)) * len(scores.timesteps),
+            },
+            "source": encoded.source,
+            "versions": versions(),
+        },
+    )
+
+
+def _weak_classes(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str]:
+    """The paper's limitation: a class that activates nothing cannot be recovered."""
+    return [
+        f"class {phrase.name!r} has hardly any activation (peak {peak:.2f} times the mean, "
+        f"below {bound:g}); its map cannot be trusted"
+        for phrase, peak in zip(phrases, activation(combined).tolist(), strict=True)
+        if peak < bound
+    ]

@@ -10,7 +10,7 @@ from torch import Tensor
 from pixalign.alignment import elbo
 from pixalign.alignment.adaptive import expected_change, stages
 from pixalign.alignment.calibrate import alignment_scores, weighted_elbo
-from pixalign.alignment.collect import collect
+from pixalign.alignment.collect import attention_of_images
 from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
@@ -22,20 +22,20 @@ from pixalign.core.values import AttentionMaps, Scores
 def attention_maps(
     backbone: Backbone,
     latents: Tensor,
-    words: Sequence[PromptPlan],
-    visits: Sequence[NoisedTimesteps],
+    plans: Sequence[PromptPlan],
+    timesteps: Sequence[NoisedTimesteps],
     config: AlignConfig,
     batch_size: BatchSize,
     progress: Progress,
 ) -> list[AttentionMaps]:
-    """Each image's attention under its prompts, at its visit: latents [B, C, h, w]."""
-    prompts = [prompt for word in words for prompt in word.prompts]
+    """Each image's attention under its prompts, at its timesteps: latents [B, C, h, w]."""
+    prompts = [prompt for plan in plans for prompt in plan.prompts]
     texts = backbone.encode_text([prompt.text for prompt in prompts])
     length = texts.embeds.shape[1]
-    owners = [image for image, word in enumerate(words) for _ in word.prompts]
-    return collect(
+    owners = [image for image, plan in enumerate(plans) for _ in plan.prompts]
+    return attention_of_images(
         backbone,
-        Passes(latents, texts, torch.tensor(owners), NoisedTimesteps.concatenate(visits)),
+        Passes(latents, texts, torch.tensor(owners), NoisedTimesteps.concatenate(timesteps)),
         [backbone.token_spans(prompt, length, config.text_encoders) for prompt in prompts],
         self_attention=config.self_attention,
         image_only_attention=config.image_only_attention,
@@ -44,18 +44,18 @@ def attention_maps(
     )
 
 
-class _Texts:
+class _ElboTexts:
     """The ELBO texts of some images' classes, encoded once.
 
     Equal texts of an image share one row, so their losses are equal to the last bit.
     """
 
     def __init__(
-        self, backbone: Backbone, words: Sequence[PromptPlan], device: torch.device
+        self, backbone: Backbone, plans: Sequence[PromptPlan], device: torch.device
     ) -> None:
-        self.backbone, self.words = backbone, words
+        self.backbone, self.plans = backbone, plans
         self.rows = [
-            (image, text) for image, word in enumerate(words) for text in _distinct(word.elbo_texts)
+            (image, text) for image, plan in enumerate(plans) for text in _distinct(plan.elbo_texts)
         ]
         distinct = _distinct(text for _, text in self.rows)
         place = torch.tensor([distinct.index(text) for _, text in self.rows])
@@ -65,41 +65,41 @@ class _Texts:
         self,
         latents: Tensor,
         images: Sequence[int],
-        visits: Sequence[NoisedTimesteps],
+        timesteps: Sequence[NoisedTimesteps],
         batch_size: BatchSize,
         progress: Progress,
     ) -> list[Tensor]:
-        """Losses float32 [N, T] of some of the images [B, C, h, w], each at its visit."""
+        """Losses float32 [N, T] of some of the images [B, C, h, w], each at its timesteps."""
         kept = [row for row, (image, _) in enumerate(self.rows) if image in images]
         owners = torch.tensor([images.index(self.rows[row][0]) for row in kept])
         texts = self.encoded[torch.tensor(kept).to(latents.device)]
         chosen = latents[torch.tensor(images).to(latents.device)]
-        passes = Passes(chosen, texts, owners, NoisedTimesteps.concatenate(visits))
+        passes = Passes(chosen, texts, owners, NoisedTimesteps.concatenate(timesteps))
         found = elbo.losses(self.backbone, passes, batch_size, progress)
         place = {self.rows[row]: index for index, row in enumerate(kept)}
         return [
-            found[[place[image, text] for text in self.words[image].elbo_texts]] for image in images
+            found[[place[image, text] for text in self.plans[image].elbo_texts]] for image in images
         ]
 
 
 def class_losses(
     backbone: Backbone,
     latents: Tensor,
-    words: Sequence[PromptPlan],
-    visits: Sequence[NoisedTimesteps],
+    plans: Sequence[PromptPlan],
+    timesteps: Sequence[NoisedTimesteps],
     batch_size: BatchSize,
     progress: Progress,
 ) -> list[Tensor]:
     """Each image's losses float32 [N, T] under the ELBO texts of its classes."""
-    texts = _Texts(backbone, words, latents.device)
-    return texts.losses(latents, range(len(words)), visits, batch_size, progress)
+    texts = _ElboTexts(backbone, plans, latents.device)
+    return texts.losses(latents, range(len(plans)), timesteps, batch_size, progress)
 
 
 def class_scores(
     backbone: Backbone,
     latents: Tensor,
-    words: Sequence[PromptPlan],
-    visits: Sequence[NoisedTimesteps],
+    plans: Sequence[PromptPlan],
+    timesteps: Sequence[NoisedTimesteps],
     config: AlignConfig,
     batch_size: BatchSize,
     progress: Progress,
@@ -111,15 +111,15 @@ def class_scores(
     """
     gamma, centred, tolerance = config.gamma, bool(config.centred), config.elbo_tolerance
     assert gamma is not None, "the config must be resolved"
-    weights = [v.steps.weights(config.elbo_weighting, backbone.objective) for v in visits]
-    count = len(visits[0].steps)
-    plan = [list(range(count))] if tolerance is None else stages(count, config.elbo_stage)
-    seen: list[list[int]] = [[] for _ in words]
-    found: list[list[Tensor]] = [[] for _ in words]
-    texts = _Texts(backbone, words, latents.device)
-    open_ = list(range(len(words)))
-    for stage in plan:
-        here = [visits[image].at(stage) for image in open_]
+    weights = [v.steps.weights(config.elbo_weighting, backbone.objective) for v in timesteps]
+    count = len(timesteps[0].steps)
+    visited = [list(range(count))] if tolerance is None else stages(count, config.elbo_stage)
+    seen: list[list[int]] = [[] for _ in plans]
+    found: list[list[Tensor]] = [[] for _ in plans]
+    texts = _ElboTexts(backbone, plans, latents.device)
+    open_ = list(range(len(plans)))
+    for stage in visited:
+        here = [timesteps[image].at(stage) for image in open_]
         parts = texts.losses(latents, open_, here, batch_size, progress)
         for image, part in zip(open_, parts, strict=True):
             seen[image] += stage
@@ -136,15 +136,15 @@ def class_scores(
         if not open_:
             break
     return [
-        _scores(torch.cat(parts, 1), places, weight, visit, gamma)
-        for parts, places, weight, visit in zip(found, seen, weights, visits, strict=True)
+        _scores(torch.cat(parts, 1), places, weight, noised, gamma)
+        for parts, places, weight, noised in zip(found, seen, weights, timesteps, strict=True)
     ]
 
 
 def _scores(
-    losses: Tensor, places: list[int], weights: Tensor, visit: NoisedTimesteps, gamma: float
+    losses: Tensor, places: list[int], weights: Tensor, noised: NoisedTimesteps, gamma: float
 ) -> Scores:
-    """Scores of losses [N, T] at some places of a visit, put into its order."""
+    """Scores of losses [N, T] at some of the timesteps, put into their order."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     at = [places[index] for index in order]
     own = losses[:, order]
@@ -153,7 +153,7 @@ def _scores(
         losses=own,
         elbo=bounds.float(),
         scores=alignment_scores(bounds, gamma),
-        timesteps=tuple(visit.steps.time[at].tolist()),
+        timesteps=tuple(noised.steps.time[at].tolist()),
     )
 
 

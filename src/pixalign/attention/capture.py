@@ -1,6 +1,6 @@
 """Word maps of any running pipeline.
 
-``with capture(pipe, ["dog"]) as maps: pipe("a dog on a sofa")``
+``with model.capture(["dog"]) as maps: model.pipe("a dog on a sofa")``
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from pixalign.attention import AttentionReader, network_input, text_layers
 from pixalign.attention.layers import CrossWeights, combine_layers
-from pixalign.backbones import Backbone, wrap
 from pixalign.core.maps import minmax, resize
 from pixalign.core.values import Phrase, Size, TokenSpans
 from pixalign.text.prompts import as_phrases, find
@@ -65,13 +64,13 @@ class WordMaps:
 
 @contextmanager
 def capture(
-    pipe: Any,
+    backbone: Any,
     words: Sequence[str],
     prompt: str | Sequence[str] | None = None,
     *,
     cross_weights: CrossWeights = "resolution",
 ) -> Iterator[WordMaps]:
-    """Record the maps of ``words`` while ``pipe`` is called inside the block.
+    """Record the maps of ``words`` while the backbone's pipeline is called inside the block.
 
     Works with text-to-image and image-to-image calls, batches, with and without guidance; only
     the conditional half is read. The prompt is read from the call; when only embeddings are
@@ -80,7 +79,7 @@ def capture(
     compiled: then it runs uncompiled meanwhile), and it is as before when the block ends, also
     by an error.
     """
-    recorder = _Recorder(wrap(pipe), as_phrases(words), prompt, cross_weights)
+    recorder = _Recorder(backbone, as_phrases(words), prompt, cross_weights)
     with recorder.attached():
         yield recorder.maps
 
@@ -90,7 +89,7 @@ class _Recorder:
 
     def __init__(
         self,
-        backbone: Backbone,
+        backbone: Any,
         words: tuple[Phrase, ...],
         prompt: str | Sequence[str] | None,
         cross_weights: CrossWeights,

@@ -81,6 +81,11 @@ class AttentionReader:
         assert isinstance(total, Tensor)
         return total / sum(int(self.self_counts[label][image]) for label in labels)
 
+    def clear(self) -> None:
+        """Forget all sums."""
+        self.self_sums.clear()
+        self.self_counts.clear()
+
     def _start(self, latent: Size) -> None:
         self._latent = latent
         self.cross.clear()

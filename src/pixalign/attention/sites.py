@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,3 +58,25 @@ def text_layers(sites: Sequence[Site]) -> Layers:
         factors=tuple(site.factor for site in reading),
         middle=sum(middle) / len(middle) if middle else (len(reading) - 1) / 2,
     )
+
+
+def chosen_sites(
+    sites: Iterable[Site], kind: str, *, mid: bool = True, factors: Iterable[int] | None = None
+) -> tuple[Site, ...]:
+    """The "cross" or "self" layers, with or without the middle block, of some factors."""
+    wanted = None if factors is None else set(factors)
+    return tuple(
+        site
+        for site in sites
+        if site.kind == kind
+        and (mid or site.place != "mid")
+        and (wanted is None or site.factor in wanted)
+    )
+
+
+def nearest_factor(sites: Sequence[Site], factor: int) -> int:
+    """The factor among the sites' that is nearest by ratio; of two, the finer."""
+    there = sorted({site.factor for site in sites})
+    if not there:
+        raise ValueError(f"the model has no attention layer to stand for factor {factor}")
+    return min(there, key=lambda known: max(known, factor) / min(known, factor))

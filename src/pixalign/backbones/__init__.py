@@ -1,8 +1,6 @@
 """The only rooms that know diffusers pipelines, one file per family."""
 
 from pixalign.backbones.base import Backbone
-from pixalign.backbones.load import FAMILIES, load, wrap
-from pixalign.core.values import TextCondition
-from pixalign.text.streams import TextStream
+from pixalign.backbones.load import FAMILIES, load_backbone, wrap
 
-__all__ = ["FAMILIES", "Backbone", "TextCondition", "TextStream", "load", "wrap"]
+__all__ = ["FAMILIES", "Backbone", "load_backbone", "wrap"]

@@ -13,7 +13,6 @@ import torch
 from safetensors import SafetensorError
 
 from pixalign.backbones.base import Backbone
-from pixalign.backbones.locations import located, model_name
 from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
 from pixalign.backbones.sdxl import StableDiffusionXL
@@ -27,6 +26,7 @@ _HUB_OPTIONS = (
     "revision", "token", "cache_dir", "local_files_only", "proxies", "force_download",
 )  # fmt: skip
 _UNREAD = ("safety_checker", "feature_extractor", "image_encoder")
+SINGLE_FILE = ".safetensors"
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 
@@ -41,42 +41,31 @@ def wrap(pipe: Any) -> Backbone:
     return _family(components, type(pipe).__name__)(pipe)
 
 
-def opened(model: Any, device: str = "auto", dtype: str = "auto") -> Backbone:
-    """The backbone of what a user may name: None (the embedded model), "lab:NAME", a hub id, a
-    folder, a loaded pipeline or a backbone. What is loaded already stays as and where it is."""
-    if model is None or isinstance(model, str | os.PathLike):
-        backbone = load(located(model), device, dtype)
-        backbone.name = model_name(model)
-    elif (device, dtype) != ("auto", "auto"):
-        raise ValueError("device and dtype cannot change a loaded pipeline")
-    else:
-        backbone = model if isinstance(model, Backbone) else wrap(model)
-    backbone.check_alignable()
-    return backbone
-
-
-def load(
-    model: str | os.PathLike[str], device: str = "auto", dtype: str = "auto", **options: Any
+def load_backbone(
+    model: str | os.PathLike[str],
+    device: str = "auto",
+    dtype: str | torch.dtype = "auto",
+    **options: Any,
 ) -> Backbone:
-    """Load a hub id or a diffusers folder; the family is checked before any weight is read.
+    """Load a hub id, a diffusers folder or a single-file checkpoint.
 
-    ``options`` go to diffusers' ``from_pretrained`` (``revision``, ``variant``, ``token`` ...).
+    The family is checked before any weight is read. ``options`` go to diffusers (``revision``,
+    ``variant``, ``token`` ...); a single file's ``config`` is a folder or a hub id that describes
+    it, by default the one that diffusers knows for such weights.
     """
-    from diffusers import DiffusionPipeline
-
     place = resolve_device(device)
-    check_choice("dtype", dtype, DTYPES)
-    index = _model_index(model, options)
+    dtype = _dtype_name(dtype, options)
+    single = Path(os.fspath(model)).suffix == SINGLE_FILE
+    described = _single_file_config(Path(model), options) if single else model
+    index = _model_index(described, options)
     family = _family(_components(index), f"{index.get('_class_name')} in {os.fspath(model)!r}")
     number = resolve_dtype(dtype, place, family)
-    settings = {
-        **_left_out(index),
-        "dtype": {"default": number, "vae": torch.float32},
-        "use_safetensors": True,
-        **options,
-    }
+    settings = {**_left_out(index), **options}
     try:
-        pipe = DiffusionPipeline.from_pretrained(model, **settings)
+        if single:
+            pipe = _from_single_file(model, described, index, number, settings)
+        else:
+            pipe = _from_pretrained(model, number, settings)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         if out_of_memory(error):
             raise
@@ -85,6 +74,65 @@ def load(
     backbone = family(pipe.to(place))
     lay_out(backbone)
     return backbone
+
+
+def _from_pretrained(
+    model: str | os.PathLike[str], number: torch.dtype, settings: Mapping[str, Any]
+) -> Any:
+    from diffusers import DiffusionPipeline
+
+    dtypes = {"default": number, "vae": torch.float32}
+    return DiffusionPipeline.from_pretrained(
+        model, **{"dtype": dtypes, "use_safetensors": True, **settings}
+    )
+
+
+def _from_single_file(
+    model: str | os.PathLike[str],
+    described: str | os.PathLike[str],
+    index: Mapping[str, Any],
+    number: torch.dtype,
+    settings: Mapping[str, Any],
+) -> Any:
+    """The pipeline class that the description names, with the file's weights."""
+    import diffusers
+
+    kind = getattr(diffusers, str(index.get("_class_name")))
+    pipe = kind.from_single_file(
+        os.fspath(model), **{**settings, "config": os.fspath(described), "torch_dtype": number}
+    )
+    pipe.vae.to(torch.float32)
+    return pipe
+
+
+def _single_file_config(path: Path, options: dict[str, Any]) -> str | os.PathLike[str]:
+    """The folder or hub id that describes a checkpoint: given, or known to diffusers."""
+    from diffusers.loaders import single_file_utils
+
+    if not path.is_file():
+        raise FileNotFoundError(f"model {str(path)!r} is missing; name a file that is there")
+    given: str | os.PathLike[str] | None = options.pop("config", None)
+    if given is not None:
+        return given
+    try:
+        checkpoint = single_file_utils.load_single_file_checkpoint(str(path))
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{str(path)!r} is no checkpoint: {_first_line(error)}") from error
+    known: str = single_file_utils.fetch_diffusers_config(checkpoint)[
+        "pretrained_model_name_or_path"
+    ]
+    return known
+
+
+def _dtype_name(dtype: str | torch.dtype, options: dict[str, Any]) -> str:
+    """A key of `DTYPES`; ``torch_dtype`` among the options is diffusers' older word for it."""
+    older = options.pop("torch_dtype", None)
+    if older is not None and dtype != "auto":
+        raise ValueError(f"dtype is {dtype!r} and torch_dtype {older!r}; allowed: one of them")
+    chosen = dtype if older is None else older
+    name = str(chosen).removeprefix("torch.")
+    check_choice("dtype", name, DTYPES)
+    return name
 
 
 def lay_out(backbone: Backbone) -> None:

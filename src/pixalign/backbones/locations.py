@@ -1,37 +1,56 @@
-"""The models of the lab, by name, and the settings a model's folder carries."""
+"""Where models are that a user calls by a short name: the embedded one, and the lab's."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import Any
 
 from pixalign.core.checks import check_choice
 
 EMBEDDED = Path(__file__).parent / "weights" / "sd1-like"
+EMBEDDED_NAME = "sd1-like, embedded"
 
 LAB = "lab:"
 LAB_MODELS = ("sd1", "sd2", "sdxl", "sd3", "clip", "classifier")
 MODELS_VARIABLE = "PIXALIGN_MODELS"
+MARKER = "pixalign-lab.json"  # says that a folder holds the lab's models
+
+_PARTS = ("vae", "tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2")
+
+
+def models_root() -> Path | None:
+    """The folder of the lab's models: PIXALIGN_MODELS, or that of the checkout we run from.
+
+    A checkout's folder counts only with its marker file; None where there is none.
+    """
+    named = os.environ.get(MODELS_VARIABLE)
+    if named:
+        return Path(named)
+    ours = Path(__file__).parents[3] / "lab" / "models"
+    try:
+        known = json.loads((ours / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return ours if isinstance(known, dict) and known.get("format") == 1 else None
 
 
 def lab_folder(name: str) -> Path:
     """The folder of "lab:sdxl" and its like; a FileNotFoundError says where they are to be had.
 
-    The embedded "lab:sd1" is part of the package. The others are in the folder ``models`` of the
-    source repository, or in the one that the environment variable PIXALIGN_MODELS names.
+    The embedded "lab:sd1" is part of the package; see `models_root` for the others.
     """
     short = name.removeprefix(LAB)
     check_choice("a model of the lab", short, LAB_MODELS)
     if short == "sd1":
         return EMBEDDED
-    named = os.environ.get(MODELS_VARIABLE)
-    root = Path(named) if named else Path(__file__).parents[3] / "lab" / "models"
-    folder = root / (short if short == "classifier" else f"{short}-like")
-    if not folder.is_dir():
+    root = models_root()
+    folder = None if root is None else root / (short if short == "classifier" else f"{short}-like")
+    if folder is None or not folder.is_dir():
+        where = "" if root is None else f" in {str(root)!r}"
         raise FileNotFoundError(
-            f"{name!r} is not in {str(root)!r}: the lab's models come with the source repository, "
-            f"not with the wheel; set {MODELS_VARIABLE} to the folder `models` of a checkout"
+            f"{name!r} is not there{where}: the lab's models come with the source repository, "
+            f"not with the wheel; set {MODELS_VARIABLE} to the folder lab/models of a checkout"
         )
     for part in folder.iterdir():
         broken = part.is_symlink() and not part.exists()
@@ -50,24 +69,19 @@ def located(model: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
     return lab_folder(str(model)) if str(model).startswith(LAB) else model
 
 
-def model_name(model: Any) -> str | None:
-    """What results call a model that was named; None for one that was given as an object."""
-    if model is not None and not isinstance(model, str | os.PathLike):
-        return None
-    return "sd1-like, embedded" if located(model) is EMBEDDED else str(model)
+def model_name(model: str | os.PathLike[str] | None) -> str:
+    """What results call a model that was named."""
+    return EMBEDDED_NAME if located(model) is EMBEDDED else str(model)
 
 
 def lab_models() -> dict[str, Path]:
     """The lab's text-to-image models that are there, by name."""
-    found = {}
+    models = {}
     for short in LAB_MODELS:
         try:
             folder = lab_folder(LAB + short)
         except FileNotFoundError:
             continue
         if (folder / "model_index.json").is_file():
-            found[LAB + short] = folder
-    return found
-
-
-_PARTS = ("vae", "tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2")
+            models[LAB + short] = folder
+    return models

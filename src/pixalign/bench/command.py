@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pixalign.alignment.aligner import Aligner
 from pixalign.backbones.load import hide_loading_bars, resolve_device
 from pixalign.bench.datasets import DATASETS, Dataset, check, find_datasets, open_dataset
 from pixalign.bench.datasets.captions import load_counts
@@ -19,6 +18,7 @@ from pixalign.bench.spec import MODELS, Spec, load_spec, spec_names
 from pixalign.bench.summary import write_result
 from pixalign.core.batching import BatchSize
 from pixalign.core.checks import check_choice
+from pixalign.core.protocols import AlignmentModel as Aligner
 
 
 @dataclasses.dataclass(frozen=True)

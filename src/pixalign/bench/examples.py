@@ -11,13 +11,13 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from pixalign.alignment.aligner import Aligner
 from pixalign.bench.clock import Clock
 from pixalign.bench.datasets import Dataset
 from pixalign.bench.measuring import Bench, Subject, heatmaps_of
 from pixalign.bench.spec import Spec
 from pixalign.bench.store import Run
 from pixalign.core.files import write_bytes
+from pixalign.core.protocols import AlignmentModel as Aligner
 from pixalign.pictures.drawing import heat, tinted
 from pixalign.pictures.saving import write_png
 

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.alignment.aligner import Aligner, EncodedImage, check_finite
 from pixalign.alignment.calibrate import exponents
 from pixalign.alignment.collect import images_at_once
 from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
+from pixalign.alignment.request import EncodedImage
 from pixalign.alignment.scoring import attention_maps, class_losses
 from pixalign.attention.layers import combine_layers
 from pixalign.bench.clock import Clock, split, whole
@@ -28,10 +28,12 @@ from pixalign.bench.points import Point, Points, is_centred, of_one_length, scor
 from pixalign.bench.spec import Row
 from pixalign.bench.store import ImageRow
 from pixalign.config import AlignConfig
+from pixalign.core.checks import check_finite
 from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel as Aligner
 from pixalign.core.values import AttentionMaps, Phrase
 from pixalign.diffusion.schedule import Steps
-from pixalign.methods import Method, method
+from pixalign.methods import METHODS, Method
 
 # Pixels of heatmaps held at once: 1 GiB of float32.
 _PIXELS = 2**28
@@ -51,11 +53,11 @@ class Bench:
     def of(cls, rows: Sequence[Row], aligner: Aligner) -> Bench:
         """Every method is built once, with its options; what it refuses is an error here."""
         methods = {
-            row.name: method(row.method, aligner, **row.options)
+            row.name: METHODS[row.method](aligner, **row.options)
             for row in rows
             if row.method != "elbo"
         }
-        return cls(aligner, Points.of(rows, aligner.backbone.family, aligner.own), methods)
+        return cls(aligner, Points.of(rows, aligner.backbone.family, aligner.settings), methods)
 
     def visits(self, config: AlignConfig, subject: Subject, latents: Tensor) -> Visits:
         """The timesteps and the noise of an image, of which the seed decides."""

@@ -11,12 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pixalign.alignment.aligner import Aligner
 from pixalign.bench.datasets import Dataset
 from pixalign.bench.measuring import Bench, Subject, measure
 from pixalign.bench.spec import SUPERVISED, Row, Spec, model_name
 from pixalign.bench.store import Run, writing
 from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel as Aligner
 from pixalign.core.provenance import device_name, versions
 from pixalign.methods import METHODS
 
@@ -173,7 +173,7 @@ def _header(
             "family": backbone.family,
             "objective": backbone.objective,
             "dtype": str(backbone.dtype).removeprefix("torch."),
-            "own": dict(aligner.own),
+            "own": dict(aligner.settings),
         },
         "rows": [
             {

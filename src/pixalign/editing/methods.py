@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pixalign.alignment.aligner import Aligner
 from pixalign.core.maps import minmax
+from pixalign.core.protocols import AlignmentModel as Aligner
 from pixalign.core.values import Phrase, Size, TokenSpans
-from pixalign.methods import Method, method
+from pixalign.methods import METHODS as METHODS_
+from pixalign.methods import Method
 from pixalign.text.pairing import Pairing
 from pixalign.text.prompts import Span, head_noun, occurrences_of
 
 # Where each method's heatmaps come from; Prompt-to-Prompt has none.
 METHODS: dict[str, Callable[[Aligner], Aligner | Method] | None] = {
-    "elbo": lambda aligner: aligner,
-    "diffsegmenter": lambda aligner: method("diffsegmenter", aligner),
+    "elbo": lambda aligner: METHODS_["elbo"](aligner),
+    "diffsegmenter": lambda aligner: METHODS_["diffsegmenter"](aligner),
     "ptp": None,
 }
 

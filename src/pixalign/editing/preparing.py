@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.result import Alignment
 from pixalign.backbones import Backbone
 from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel as Aligner
 from pixalign.core.values import Size
 from pixalign.diffusion.sampling import initial_noise, to_pictures
 from pixalign.editing.cache import cached_inversions, default_folder
@@ -155,7 +155,7 @@ def look(
     if find is None or not rows:
         return found
     chosen = [classes_of(starts[row].pairing, starts[row].task.entities) for row in rows]
-    if find is aligner and any(len(classes) == 1 for classes, _ in chosen):
+    if find.name == "elbo" and any(len(classes) == 1 for classes, _ in chosen):
         warnings.warn(
             "calibration compares classes, and of some source prompts only one is known; name the "
             "others as entities",

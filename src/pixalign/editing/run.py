@@ -10,9 +10,9 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from pixalign.alignment.aligner import Aligner
 from pixalign.backbones import Backbone
 from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel as Aligner
 from pixalign.core.provenance import versions
 from pixalign.core.values import Size
 from pixalign.diffusion.sampling import picture_size, to_pictures
@@ -24,11 +24,11 @@ from pixalign.pictures.reading import ImageLike, model_size, read_image, to_pixe
 
 
 def edit(
+    model: Any,
     image: ImageLike | None,
     source: str,
     target: str,
     *,
-    model: Any = None,
     method: str = "elbo",
     inversion: str = "null-text",
     seed: int = 0,
@@ -42,10 +42,6 @@ def edit(
     entities: Sequence[str] | None = None,
     cache: str | os.PathLike[str] | None = "auto",
     size: Size | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    batch_size: int | str = "auto",
-    progress: bool = False,
 ) -> Edit:
     """Change a picture that the source prompt describes into what the target prompt says.
 
@@ -70,7 +66,7 @@ def edit(
         blend=blend,
     )
     picture = None if image is None else read_image(image)
-    aligner = _aligner(model, device, dtype, batch_size, progress)
+    aligner = model
     backbone = aligner.backbone
     settings = dataclasses.replace(
         settings, guidance=backbone.guidance if guidance is None else guidance
@@ -126,7 +122,7 @@ def edit_many(
     record = {
         "settings": settings.to_dict(),
         "inversion": inversion.to_dict(),
-        "model": aligner.model_record(),
+        "model": aligner.record(),
         "versions": versions(),
     }
     drawn = zip(*map(to_pictures, pixels), strict=True)
@@ -134,17 +130,6 @@ def edit_many(
         _result(start, alignment, pictures, distance, settings.method, record)
         for start, alignment, pictures, distance in zip(starts, seen, drawn, figures, strict=True)
     ]
-
-
-def _aligner(model: Any, device: str, dtype: str, batch_size: int | str, progress: bool) -> Aligner:
-    """An aligner on what a user may name; one that is given stays as it is."""
-    if isinstance(model, Aligner):
-        return model
-    if isinstance(model, Backbone):
-        return Aligner(model, batch_size=batch_size, progress=progress)
-    return Aligner.from_pretrained(
-        model, device=device, dtype=dtype, batch_size=batch_size, progress=progress
-    )
 
 
 def _figures(backbone: Backbone, starts: Sequence[Start], made: Tensor) -> list[dict[str, float]]:

@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from pixalign.backbones.load import opened
-from pixalign.core.batching import BatchSize
 from pixalign.core.checks import check_choice
 from pixalign.core.progress import Progress
 from pixalign.core.provenance import versions
@@ -27,9 +25,9 @@ _TOGETHER = 64  # pictures in the making at once
 
 
 def generate(
+    model: Any,
     prompt: str | Sequence[str],
     *,
-    model: Any = None,
     method: str = "elbo",
     entities: Sequence[str] | Sequence[Sequence[str]] | None = None,
     ignored: frozenset[str] = NON_ENTITIES,
@@ -40,10 +38,6 @@ def generate(
     strength: float = 1.2,
     active: tuple[float, float] = (0.0, 1.0),
     size: Size | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    batch_size: int | str = "auto",
-    progress: bool = False,
 ) -> list[Generation]:
     """Draw ``count`` pictures of a prompt, or of each of several: seeds seed, seed + 1, ...
 
@@ -66,13 +60,13 @@ def generate(
         for number in range(count)
     ]
     _say_plain(wishes, kind)
-    backbone = opened(model, device, dtype)
+    backbone = model.backbone
     kind.check(backbone)
     settings = Settings(
         steps, backbone.guidance if guidance is None else guidance, strength, active
     )
     where = picture_size(backbone, size)
-    limits = BatchSize(batch_size)
+    limits, progress = model.batch_size, model.progress
     results: list[Generation] = []
     with Progress(steps * len(wishes), f"generate {method}", progress, "step") as bar:
         for first in range(0, len(wishes), _TOGETHER):
@@ -99,7 +93,7 @@ def draw(drawing: Drawing, kind: type[Plain], bar: Progress) -> list[Generation]
         "guidance": settings.guidance,
         "strength": settings.strength,
         "active": list(settings.active),
-        "model": {"name": backbone.name, **backbone.record()},
+        "model": backbone.record(),
         "versions": versions(),
     }
     return [

@@ -1,36 +1,47 @@
-"""Other methods of aligning pixels and words, with the signature of `Aligner.align`."""
+"""Methods of aligning pixels and words: one class a file, one base."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from pixalign.alignment.aligner import Aligner
+from pixalign.backbones import FAMILIES, Backbone
+from pixalign.config import FALLBACK, AlignConfig
 from pixalign.core.checks import check_choice
+from pixalign.methods.attention import Attention
 from pixalign.methods.base import Method
 from pixalign.methods.daam import Daam
 from pixalign.methods.diffpng import DiffPng
 from pixalign.methods.diffseg import DiffSeg
 from pixalign.methods.diffsegmenter import DiffSegmenter
+from pixalign.methods.elbo import Elbo
 from pixalign.methods.ovam import Ovam, OvamOptimized
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Daam, Ovam, OvamOptimized, DiffSegmenter, DiffSeg, DiffPng)
+    kind.name: kind
+    for kind in (Elbo, Attention, Daam, Ovam, OvamOptimized, DiffSegmenter, DiffSeg, DiffPng)
 }
 
-__all__ = [
-    "METHODS",
-    "Daam",
-    "DiffPng",
-    "DiffSeg",
-    "DiffSegmenter",
-    "Method",
-    "Ovam",
-    "OvamOptimized",
-    "method",
-]
+__all__ = ["METHODS", "Method", "method_of", "resolve_config"]
 
 
-def method(name: str, aligner: Aligner, **options: Any) -> Method:
-    """The method of that name on an aligner's model; ``options`` are its constructor's."""
-    check_choice("method", name, tuple(METHODS))
-    return METHODS[name](aligner, **options)
+def method_of(config: AlignConfig | None = None, name: str | None = None) -> type[Method]:
+    """The method of that name, else the one that the config is made for, else the usual one."""
+    chosen = name or (config.method if config is not None else None) or FALLBACK["method"]
+    check_choice("method", chosen, tuple(METHODS))
+    return METHODS[chosen]
+
+
+def resolve_config(
+    config: AlignConfig | None,
+    backbone: Backbone,
+    settings: Mapping[str, Any],
+    method: str | None = None,
+    calibrate: str | None = None,
+) -> AlignConfig:
+    """A config as it is in force for a method on a model with those settings of its own."""
+    given = config or AlignConfig()
+    for family in given.by_family:
+        check_choice("a family in by_family", family, tuple(FAMILIES))
+    configured = method_of(given, method).configured(given, calibrate)
+    return configured.resolved(backbone.family, settings)

@@ -1,105 +1,105 @@
-"""What every baseline is: `Aligner.align` by another method, on the same machinery."""
+"""What every method is: from images and classes to heatmaps, on the same machinery."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pixalign.alignment.aligner import Aligner, EncodedImage, check_finite, conclude
-from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
-from pixalign.alignment.request import Request
-from pixalign.alignment.result import Alignment
+from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
+from pixalign.alignment.request import EncodedImage, Request, encode_image
+from pixalign.alignment.result import Alignment, conclude
 from pixalign.alignment.scoring import class_scores
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
+from pixalign.core.checks import check_choice, check_finite
 from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Scores
-from pixalign.methods.task import Found, Job, checked_scores, one_each
-from pixalign.pictures.reading import ImageLike
-from pixalign.text.prompts import Classes, Prompt
+from pixalign.methods.task import AlignmentTask, MethodOutput, checked_scores, one_each
+from pixalign.text.prompts import Prompt
 
-# Twenty training steps evenly in [20, 200].
-EVENLY = tuple(round(20 + 180 * place / 19) for place in range(20))
+Generators = Callable[[], torch.Generator]  # where the next picture's noise comes from
+Timesteps = tuple[NoisedTimesteps, NoisedTimesteps | None]  # of collecting, and of the ELBO
 
 
 class Method(ABC):
-    """A way from image and classes to heatmaps, called as `Aligner.align` is.
+    """A way from images and classes to heatmaps; ``align`` is what `Model.align` calls.
 
-    It takes the aligner's network, batch size and settings. Of the config it heeds ``resize``,
-    the words' settings, and under ``calibrate=True`` those of the ELBO; its own are its options.
-    ``timesteps`` are indices of the training schedule.
+    A method says at which timesteps it collects (`timesteps`), under which texts (`prompts`) and
+    what it makes of a group of pictures (`heatmaps`). ``calibrations`` are what may calibrate its
+    maps, the usual one first. The heatmaps of a ``separable`` method are a function of attention
+    maps and exponents alone, so that many settings share one measurement.
     """
 
     name: ClassVar[str]
     supervised: ClassVar[bool] = False
+    separable: ClassVar[bool] = False
+    calibrations: ClassVar[tuple[str, ...]] = ("none", "elbo")
 
-    def __init__(self, aligner: Aligner, *, timesteps: Sequence[int] = EVENLY) -> None:
-        if not self.reads(aligner.backbone):
+    def __init__(self, model: AlignmentModel) -> None:
+        self.model = model
+        self.backbone: Backbone = model.backbone
+        if not self.reads(self.backbone):
             raise ValueError(
                 f"{self.name} reads a UNet's cross- and self-attention, which this "
-                f"{aligner.backbone.family} model lacks; allowed families: sd, sdxl"
+                f"{self.backbone.family} model lacks; allowed families: sd, sdxl"
             )
-        self.aligner, self.backbone = aligner, aligner.backbone
-        self.timesteps = tuple(timesteps)
-        self.backbone.schedule.at_indices(self.timesteps)  # names those that do not exist
 
     @classmethod
     def reads(cls, backbone: Backbone) -> bool:
-        """Whether the method knows a model's kind of attention: a UNet's."""
-        kinds = {site.kind for site in backbone.sites}
-        return {"cross", "self"} <= kinds and "joint" not in kinds
+        """Whether the method knows a model's kind of attention."""
+        return True
+
+    @classmethod
+    def configured(cls, config: AlignConfig, calibrate: str | None = None) -> AlignConfig:
+        """A config for this method; one that is made for another is refused."""
+        if config.method not in (None, cls.name):
+            raise ValueError(
+                f"method is {cls.name!r}, the config is made for {config.method!r}; leave one out"
+            )
+        chosen = calibrate or config.calibrate or cls.calibrations[0]
+        check_choice(f"calibrate of {cls.name}", chosen, cls.calibrations)
+        return dataclasses.replace(config, method=cls.name, calibrate=chosen)
 
     @abstractmethod
-    def _find(self, job: Job, visit: NoisedTimesteps) -> Found: ...
+    def collect_count(self, config: AlignConfig) -> int:
+        """How many timesteps attention is collected at."""
 
-    def _prompts(
-        self, words: PromptPlan, caption: str | None, config: AlignConfig
+    @abstractmethod
+    def timesteps(self, latents: Tensor, config: AlignConfig, generators: Generators) -> Timesteps:
+        """With their noise: those of collecting, and of the ELBO where the config calibrates."""
+
+    @abstractmethod
+    def heatmaps(
+        self,
+        tasks: Sequence[AlignmentTask],
+        timesteps: Sequence[NoisedTimesteps],
+        progress: Progress,
+    ) -> list[MethodOutput]:
+        """What the method finds in pictures of one size, from passes at their timesteps."""
+
+    def prompts(
+        self, plan: PromptPlan, caption: str | None, config: AlignConfig
     ) -> tuple[Prompt, ...]:
         """The texts under which the picture is shown."""
-        return words.prompts
+        return plan.prompts
 
-    def _visit(self, latents: Tensor, own: torch.Generator) -> NoisedTimesteps:
-        """The timesteps, each with noise of its own."""
-        shape = (len(self.timesteps), *latents.shape[1:])
-        noise = torch.randn(shape, generator=own, device=own.device, dtype=torch.float32)
-        return NoisedTimesteps(
-            self.backbone.schedule.at_indices(self.timesteps), noise.to(latents.device)
-        )
+    def images_together(self, latents: Tensor, config: AlignConfig) -> int:
+        """How many pictures like latents [1, C, h, w] go through `heatmaps` at once."""
+        return 1
 
-    @overload
-    def align(
-        self,
-        image: ImageLike | EncodedImage,
-        classes: Classes,
-        *,
-        caption: str | None = ...,
-        config: AlignConfig | None = ...,
-        generator: torch.Generator | None = ...,
-        seed: int = ...,
-        scores: Any = ...,
-        calibrate: bool = ...,
-        target_masks: Any = ...,
-    ) -> Alignment: ...
-
-    @overload
-    def align(
-        self,
-        image: list[Any] | tuple[Any, ...],
-        classes: Classes | Sequence[Classes],
-        *,
-        caption: str | Sequence[str] | None = ...,
-        config: AlignConfig | None = ...,
-        generator: torch.Generator | None = ...,
-        seed: int = ...,
-        scores: Any = ...,
-        calibrate: bool = ...,
-        target_masks: Any = ...,
-    ) -> list[Alignment]: ...
+    def targets(self, mask: Any, plan: PromptPlan, encoded: EncodedImage) -> Tensor | None:
+        """A supervised method's masks uint8 [N, H, W]: 0, 1, 255; the others take none."""
+        if mask is not None:
+            raise ValueError(
+                f"target_masks are given; {self.name} learns from none: leave them out"
+            )
+        return None
 
     def align(
         self,
@@ -108,105 +108,141 @@ class Method(ABC):
         *,
         caption: Any = None,
         config: AlignConfig | None = None,
+        calibrate: str | None = None,
+        scores: Any = None,
+        target_masks: Any = None,
         generator: torch.Generator | None = None,
         seed: int = 0,
-        scores: Any = None,
-        calibrate: bool = False,
-        target_masks: Any = None,
-    ) -> Alignment | list[Alignment]:
-        """Align an image, or a list of images, with classes: see `Aligner.align`.
-
-        ``scores`` float [N] in (0, 1], one array an image, or ``calibrate=True``, which measures
-        them as `Aligner.align` does under the config, turn a class's cross-attention map h into
-        minmax(h) ** (1 / S); the config's ``calibrate`` is not heeded. Under ``centred`` the powers
-        are divided by their geometric mean, as everywhere. ``target_masks`` [N, H, W], one array
-        an image, are for supervised methods only: bool, or 0 and 1, and 255 where nothing is known.
-        """
-        asked = Request.read(image, classes, caption, seed)
-        if calibrate and scores is not None:
-            raise ValueError("scores are given and calibrate is True; allowed: one of them")
-        aligner = self.aligner
-        chosen = dataclasses.replace(
-            config or aligner.config, calibrate=calibrate or scores is not None
-        )
-        settings = dataclasses.replace(aligner.settings(chosen), calibrate=chosen.calibrate)
-        captions, count = asked.captions, len(asked.images)
-        planned = dataclasses.replace(settings, calibrate=calibrate)  # ELBO texts only if needed
-        words = [
-            plan_prompts(self.backbone, *pair, planned)
-            for pair in zip(asked.classes, captions, strict=True)
-        ]
-        prompts = [self._prompts(*pair, settings) for pair in zip(words, captions, strict=True)]
-        given = one_each(scores if asked.many else [scores], "scores", count)
-        known = [checked_scores(*pair) for pair in zip(given, words, strict=True)]
-        masks = one_each(target_masks if asked.many else [target_masks], "target_masks", count)
-        asked.check_files()
-        total = sum(map(len, prompts)) * len(self.timesteps)
-        total += sum(len(set(word.elbo_texts)) for word in words) * settings.elbo_count
-        try:
-            encoded = [aligner.encode(item, config=chosen) for item in asked.images]
-            with Progress(total, self.name, aligner.progress) as progress:
-                jobs = [
-                    Job(
-                        encoded=one,
-                        words=words[index],
-                        caption=captions[index],
-                        prompts=prompts[index],
-                        scores=known[index],
-                        targets=self._targets(masks[index], words[index], one),
-                        config=settings,
-                        progress=progress,
-                    )
-                    for index, one in enumerate(encoded)
-                ]
-                results = [self._one(job, generator, seed) for job in jobs]
-        finally:
-            self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
-        answer: Alignment | list[Alignment] = asked.answer(results)
-        return answer
-
-    def _targets(self, mask: Any, words: PromptPlan, encoded: EncodedImage) -> Tensor | None:
-        """A supervised method's masks uint8 [N, H, W]: 0, 1, 255; the others take none."""
-        if mask is not None:
+    ) -> Any:
+        """Align an image, or a list of images, with classes: see `Model.align`."""
+        request = Request.read(image, classes, caption, seed)
+        if calibrate is not None and scores is not None:
             raise ValueError(
-                f"target_masks are given; {self.name} learns from none: leave them out"
+                f"scores are given and calibrate is {calibrate!r}; allowed: one of them"
             )
-        return None
+        calibrate = self.calibrations[-1] if scores is not None else calibrate
+        settings = self.model.resolve(config, self.name, calibrate)
+        record = {"seed": seed if generator is None else None, "model": self.model.record()}
+        results: dict[int, Alignment] = {}
 
-    def _one(self, job: Job, generator: torch.Generator | None, seed: int) -> Alignment:
-        """Noise first, then the scores where they are to be measured, then the maps."""
-
-        def own() -> torch.Generator:
+        def generators() -> torch.Generator:
             return generator if generator is not None else torch.Generator().manual_seed(seed)
 
-        noted = len(self.aligner.batch_size.notes)
-        visit = self._visit(job.encoded.latents, own())
-        if job.words.elbo_texts:
-            job = dataclasses.replace(job, scores=self._measured(job, own()))
-        found = self._find(job, visit)
-        check_finite(found.cross, "attention maps", self.backbone.dtype)
-        record = {
-            "method": self.name,
-            "supervised": self.supervised,
-            "layers": dict(found.layers),
-            "seed": seed if generator is None else None,
-            "model": self.aligner.model_record(),
-        }
-        return conclude(
-            job.encoded,
-            job.words,
-            (job.prompts, visit),
-            job.scores or Scores.neutral(len(job.words.phrases)),
-            (found.cross, found.heatmaps),
-            job.config,
-            (*self.aligner.batch_size.notes[noted:], *found.warnings),
-            record,
+        try:
+            tasks = self._tasks(request, settings, scores, target_masks)
+            with Progress(self._passes(tasks), self.name, self.model.progress) as progress:
+                for group in self._groups(tasks, in_order=generator is not None):
+                    chosen = [tasks[index] for index in group]
+                    made = self._align_group(chosen, generators, record, progress)
+                    results.update(zip(group, made, strict=True))
+        finally:
+            self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
+        return request.answer([results[index] for index in range(len(tasks))])
+
+    def _tasks(
+        self, request: Request, config: AlignConfig, scores: Any, target_masks: Any
+    ) -> list[AlignmentTask]:
+        """A task a picture; all words and files are checked before the network costs anything."""
+        count = len(request.images)
+        given = one_each(scores if request.many else [scores], "scores", count)
+        masks = one_each(target_masks if request.many else [target_masks], "target_masks", count)
+        measured = config if scores is None else dataclasses.replace(config, calibrate="none")
+        captions = request.captions
+        plans = [
+            plan_prompts(self.backbone, *pair, measured)
+            for pair in zip(request.classes, captions, strict=True)
+        ]
+        prompts = [self.prompts(*pair, config) for pair in zip(plans, captions, strict=True)]
+        known = [checked_scores(*pair) for pair in zip(given, plans, strict=True)]
+        request.check_files()
+        encoded = [encode_image(self.backbone, image, config.resize) for image in request.images]
+        return [
+            AlignmentTask(
+                encoded=picture,
+                plan=plans[index],
+                caption=captions[index],
+                prompts=prompts[index],
+                config=config,
+                scores=known[index],
+                targets=self.targets(masks[index], plans[index], picture),
+            )
+            for index, picture in enumerate(encoded)
+        ]
+
+    def _passes(self, tasks: Sequence[AlignmentTask]) -> int:
+        """How many forward passes the tasks take."""
+        return sum(
+            len(task.prompts) * self.collect_count(task.config)
+            + len(set(task.plan.elbo_texts)) * task.config.elbo_count
+            for task in tasks
         )
 
-    def _measured(self, job: Job, own: torch.Generator) -> Scores:
-        """What `Aligner.align` scores under this config and seed."""
-        latents = job.encoded.latents
-        _, scoring = plan_timesteps(self.backbone.schedule, latents, job.config, own)
-        assert scoring is not None
-        running = (self.backbone, latents, [job.words], [scoring], job.config)
-        return class_scores(*running, self.aligner.batch_size, job.progress)[0]
+    def _groups(self, tasks: Sequence[AlignmentTask], in_order: bool) -> Iterator[list[int]]:
+        """Pictures of one size go through the network together, as many as memory holds.
+
+        ``in_order`` keeps them as they are given, for a generator that all draw from in turn.
+        """
+        by_size: dict[Any, list[int]] = {}
+        run = 0
+        shapes = [task.encoded.latents.shape for task in tasks]
+        for index, shape in enumerate(shapes):
+            if in_order and index and shape != shapes[index - 1]:
+                run += 1
+            by_size.setdefault((run, shape), []).append(index)
+        for indices in by_size.values():
+            first = tasks[indices[0]]
+            low = self.model.batch_size.memory == "low"
+            most = 1 if low else self.images_together(first.encoded.latents, first.config)
+            for start in range(0, len(indices), most):
+                yield indices[start : start + most]
+
+    def _align_group(
+        self,
+        tasks: Sequence[AlignmentTask],
+        generators: Generators,
+        record: dict[str, Any],
+        progress: Progress,
+    ) -> list[Alignment]:
+        """Noise first, then the scores where they are to be measured, then the maps."""
+        noted = len(self.model.batch_size.notes)
+        drawn = [self.timesteps(task.encoded.latents, task.config, generators) for task in tasks]
+        tasks = self._scored(tasks, [scoring for _, scoring in drawn], progress)
+        collecting = [pair[0] for pair in drawn]
+        outputs = self.heatmaps(tasks, collecting, progress)
+        notes = self.model.batch_size.notes[noted:]
+        method = {"method": self.name, "supervised": self.supervised}
+        results = []
+        for task, noised, output in zip(tasks, collecting, outputs, strict=True):
+            check_finite(output.cross, "attention maps", self.backbone.dtype)
+            results.append(
+                conclude(
+                    task.encoded,
+                    task.plan,
+                    (task.prompts, noised),
+                    task.scores or Scores.neutral(len(task.plan.phrases)),
+                    (output.cross, output.heatmaps),
+                    task.config,
+                    (*notes, *output.warnings),
+                    {**method, "layers": dict(output.layers), **record},
+                )
+            )
+        return results
+
+    def _scored(
+        self,
+        tasks: Sequence[AlignmentTask],
+        timesteps: Sequence[NoisedTimesteps | None],
+        progress: Progress,
+    ) -> list[AlignmentTask]:
+        """The tasks with the ELBO's scores, where these are to be measured."""
+        scoring = [noised for noised in timesteps if noised is not None]
+        if not scoring or not tasks[0].plan.elbo_texts:
+            return list(tasks)
+        latents = torch.cat([task.encoded.latents for task in tasks])
+        plans, config = [task.plan for task in tasks], tasks[0].config
+        batch_size = self.model.batch_size
+        measured = class_scores(
+            self.backbone, latents, plans, scoring, config, batch_size, progress
+        )
+        pairs = zip(tasks, measured, strict=True)
+        return [dataclasses.replace(task, scores=scores) for task, scores in pairs]

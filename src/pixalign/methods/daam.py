@@ -6,19 +6,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from pixalign.alignment.collect import AttentionQuery, collect
 from pixalign.alignment.heatmaps import to_image
 from pixalign.alignment.plan import NoisedTimesteps
 from pixalign.attention import Site
+from pixalign.attention.sites import chosen_sites
+from pixalign.core.progress import Progress
 from pixalign.core.values import TokenSpans
-from pixalign.methods.base import Method
-from pixalign.methods.reading import Wanted, chosen_sites, gather
-from pixalign.methods.task import Found, Job
+from pixalign.methods.baseline import Baseline
+from pixalign.methods.task import AlignmentTask, MethodOutput
 
 # The layers with cells of so many latent positions, 8 x 8 on SD1, are too coarse.
 TOO_COARSE = 8
 
 
-class Daam(Method):
+class Daam(Baseline):
     """Down and up blocks of factors below 8, summed over 20 steps evenly in [20, 200].
 
     Each head's map of each token is enlarged to the latent's size (bicubic), cut off below 0, and
@@ -29,33 +31,30 @@ class Daam(Method):
 
     name = "daam"
 
-    def _find(self, job: Job, visit: NoisedTimesteps) -> Found:
-        texts = self.backbone.encode_text([prompt.text for prompt in job.prompts])
-        length = texts.embeds.shape[1]
-        spans = [
-            self.backbone.token_spans(prompt, length, job.config.text_encoders)
-            for prompt in job.prompts
-        ]
+    def find(
+        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
+    ) -> MethodOutput:
+        texts, spans = self.read_prompts(task)
         tokens, classes = one_by_one(spans)
         sites = attribution_sites(self.backbone.sites)
-        gathered = gather(
+        collected = collect(
             self.backbone,
-            job.passes(texts, visit),
+            task.passes(texts, timesteps),
             tokens,
-            Wanted(sites, per_head=True),
-            self.aligner.batch_size,
-            job.progress,
+            AttentionQuery(sites, per_head=True),
+            self.model.batch_size,
+            progress,
         )
         total, heads = torch.zeros((), device=texts.embeds.device), 0
         for site in sites:
-            maps = gathered.cross[site][0]  # [heads, M, h, w]
-            large = interpolate(maps, job.latent, mode="bicubic", align_corners=False)
+            maps = collected.cross[site][0]  # [heads, M, h, w]
+            large = interpolate(maps, task.latent, mode="bicubic", align_corners=False)
             total = total + large.clamp_min(0).sum(0)
             heads += len(maps)
-        cross = _class_means(total / heads, classes, len(job.words.phrases))
-        heatmaps = to_image(job.calibrated(cross), job.size)
+        cross = _class_means(total / heads, classes, len(task.plan.phrases))
+        heatmaps = to_image(task.calibrated(cross), task.size)
         factors = sorted({site.factor for site in sites})
-        return Found(heatmaps, cross, {"cross_factors": factors, "heads": heads})
+        return MethodOutput(heatmaps, cross, {"cross_factors": factors, "heads": heads})
 
 
 def attribution_sites(sites: tuple[Site, ...]) -> tuple[Site, ...]:

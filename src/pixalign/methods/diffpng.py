@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from einops import rearrange
 
+from pixalign.alignment.collect import AttentionQuery, collect
 from pixalign.alignment.heatmaps import to_image
 from pixalign.alignment.plan import NoisedTimesteps
 from pixalign.attention import text_layers
 from pixalign.attention.layers import combine_layers
+from pixalign.attention.sites import chosen_sites, nearest_factor
 from pixalign.core.maps import minmax, resize, widest
-from pixalign.methods.base import Method
-from pixalign.methods.reading import Wanted, chosen_sites, gather, nearest_factor
-from pixalign.methods.task import Found, Job
+from pixalign.core.progress import Progress
+from pixalign.methods.baseline import Baseline
+from pixalign.methods.task import AlignmentTask, MethodOutput
 
 ANCHORS_ABOVE = 0.4
 CROSS_FACTOR, SELF_FACTOR = 4, 2  # of the latent grid: 16 x 16 and 32 x 32 on SD1
 
 
-class DiffPng(Method):
+class DiffPng(Baseline):
     """20 steps evenly in [20, 200], down and up blocks: cross-attention of factor 4, self of 2.
 
     The mean cross map, enlarged to the self-attention's grid (bilinear) and brought to [0, 1], has
@@ -28,7 +30,9 @@ class DiffPng(Method):
 
     name = "diffpng"
 
-    def _find(self, job: Job, visit: NoisedTimesteps) -> Found:
+    def find(
+        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
+    ) -> MethodOutput:
         sites = self.backbone.sites
         candidates = chosen_sites(sites, "cross", mid=False), chosen_sites(sites, "self", mid=False)
         factors = [
@@ -39,25 +43,24 @@ class DiffPng(Method):
             tuple(site for site in kind if site.factor == factor)
             for kind, factor in zip(candidates, factors, strict=True)
         )
-        texts = self.backbone.encode_text([prompt.text for prompt in job.prompts])
-        length, kinds = texts.embeds.shape[1], job.config.text_encoders
-        gathered = gather(
+        texts, spans = self.read_prompts(task)
+        collected = collect(
             self.backbone,
-            job.passes(texts, visit),
-            [self.backbone.token_spans(prompt, length, kinds) for prompt in job.prompts],
-            Wanted(cross_sites, dict.fromkeys(self_sites, "all")),
-            self.aligner.batch_size,
-            job.progress,
+            task.passes(texts, timesteps),
+            spans,
+            AttentionQuery(cross_sites, dict.fromkeys(self_sites, "all")),
+            self.model.batch_size,
+            progress,
         )
-        maps = [gathered.cross[site][0] for site in cross_sites]
+        maps = [collected.cross[site][0] for site in cross_sites]
         mean = combine_layers(maps, text_layers(cross_sites), "uniform")
-        grid = self_sites[0].grid(job.latent)
+        grid = self_sites[0].grid(task.latent)
         cross = resize(mean, grid)
-        anchors = minmax(job.calibrated(cross), (1, 2)) > ANCHORS_ABOVE
-        attention = gathered.self_attention("all")
+        anchors = minmax(task.calibrated(cross), (1, 2)) > ANCHORS_ABOVE
+        attention = collected.self_attention("all")
         attention = attention.to(widest(attention.device))
         chosen = rearrange(anchors, "n h w -> n (h w)").to(attention)
         enhanced = rearrange(chosen @ attention, "n (h w) -> n h w", h=grid[0])
-        heatmaps = to_image(enhanced, job.size)
+        heatmaps = to_image(enhanced, task.size)
         record = {"cross_factors": factors[:1], "self_factors": factors[1:]}
-        return Found(heatmaps, cross, {**record, "anchors": anchors.sum((1, 2)).tolist()})
+        return MethodOutput(heatmaps, cross, {**record, "anchors": anchors.sum((1, 2)).tolist()})

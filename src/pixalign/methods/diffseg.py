@@ -10,16 +10,18 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pixalign.alignment.aligner import Aligner
+from pixalign.alignment.collect import AttentionQuery, CollectedAttention, collect
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.attention import text_layers
 from pixalign.attention.layers import combine_layers
+from pixalign.attention.sites import chosen_sites
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize, widest
+from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size
-from pixalign.methods.base import Method
-from pixalign.methods.reading import Gathered, Wanted, chosen_sites, gather
-from pixalign.methods.task import Found, Job
+from pixalign.methods.baseline import Baseline
+from pixalign.methods.task import AlignmentTask, MethodOutput
 from pixalign.text.prompts import Prompt
 
 ENDING = ", and background"
@@ -28,7 +30,7 @@ _TINY = 1e-30  # below any probability that counts, above 0 for its logarithm
 _ROWS_AT_ONCE = 1024
 
 
-class DiffSeg(Method):
+class DiffSeg(Baseline):
     """The clean latent at step 300, one pass, under "a photo of c1, c2, and background".
 
     Self-attention of every resolution (mean over heads and layers) is enlarged to the finest,
@@ -46,14 +48,14 @@ class DiffSeg(Method):
 
     def __init__(
         self,
-        aligner: Aligner,
+        model: AlignmentModel,
         *,
         timesteps: Sequence[int] = (300,),
         anchors: int = 16,
         threshold: float = 0.9,
         iterations: int = 3,
     ) -> None:
-        super().__init__(aligner, timesteps=timesteps)
+        super().__init__(model, timesteps=timesteps)
         if anchors < 2 or iterations < 1 or not threshold > 0:
             raise ValueError(
                 f"anchors, iterations and threshold are {anchors!r}, {iterations!r} and "
@@ -61,14 +63,14 @@ class DiffSeg(Method):
             )
         self.anchors, self.threshold, self.iterations = anchors, threshold, iterations
 
-    def _prompts(
-        self, words: PromptPlan, caption: str | None, config: AlignConfig
+    def prompts(
+        self, plan: PromptPlan, caption: str | None, config: AlignConfig
     ) -> tuple[Prompt, ...]:
         """Prompts that end with the background, which is numbered after the classes."""
-        ending = dataclasses.replace(config, template=config.template + ENDING, calibrate=False)
+        ending = dataclasses.replace(config, template=config.template + ENDING, calibrate="none")
         longer = None if caption is None else caption + ENDING
-        found = plan_prompts(self.backbone, words.phrases, longer, ending).prompts
-        last = len(words.phrases)
+        found = plan_prompts(self.backbone, plan.phrases, longer, ending).prompts
+        last = len(plan.phrases)
         return tuple(
             Prompt(
                 prompt.text,
@@ -78,42 +80,43 @@ class DiffSeg(Method):
             for prompt in found
         )
 
-    def _visit(self, latents: Tensor, own: torch.Generator) -> NoisedTimesteps:
+    def collecting(self, latents: Tensor, generator: torch.Generator) -> NoisedTimesteps:
         """The network is told of noise, but there is none."""
-        steps = self.backbone.schedule.at_indices(self.timesteps)
+        steps = self.backbone.schedule.at_indices(self.indices)
         clean = dataclasses.replace(
             steps, alpha=torch.ones_like(steps.alpha), sigma=torch.zeros_like(steps.sigma)
         )
         return NoisedTimesteps(clean, latents.new_zeros(len(steps), *latents.shape[1:]))
 
-    def _find(self, job: Job, visit: NoisedTimesteps) -> Found:
-        texts = self.backbone.encode_text([prompt.text for prompt in job.prompts])
-        length, kinds = texts.embeds.shape[1], job.config.text_encoders
+    def find(
+        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
+    ) -> MethodOutput:
+        texts, spans = self.read_prompts(task)
         self_sites = chosen_sites(self.backbone.sites, "self")
-        gathered = gather(
+        collected = collect(
             self.backbone,
-            job.passes(texts, visit),
-            [self.backbone.token_spans(prompt, length, kinds) for prompt in job.prompts],
-            Wanted(
+            task.passes(texts, timesteps),
+            spans,
+            AttentionQuery(
                 chosen_sites(self.backbone.sites, "cross"),
                 {site: str(site.factor) for site in self_sites},
             ),
-            self.aligner.batch_size,
-            job.progress,
+            self.model.batch_size,
+            progress,
         )
-        grids = {site.factor: site.grid(job.latent) for site in self_sites}
+        grids = {site.factor: site.grid(task.latent) for site in self_sites}
         weights = {factor: 1 / factor for factor in sorted(grids)}
         weights = {factor: weight / sum(weights.values()) for factor, weight in weights.items()}
         finest = grids[min(grids)]
-        attention = torch.zeros((), device=job.encoded.latents.device)
+        attention = torch.zeros((), device=task.encoded.latents.device)
         for factor, weight in weights.items():
-            own = gathered.self_attention(str(factor))
+            own = collected.self_attention(str(factor))
             attention = attention + weight * _enlarged(own, grids[factor], finest)
         rows = anchor_rows(finest, self.anchors)
         proposals = merged(attention, rows, self.threshold, self.iterations)
-        segments = _strongest(rearrange(proposals, "k (h w) -> k h w", h=finest[0]), job.size)
-        cross = _cross_by_factor(gathered)
-        heatmaps = _named(segments, cross, job)
+        segments = _strongest(rearrange(proposals, "k (h w) -> k h w", h=finest[0]), task.size)
+        cross = _cross_by_factor(collected)
+        heatmaps = _named(segments, cross, task)
         whole = sum(resize(one, finest) for one in cross.values())
         assert isinstance(whole, Tensor)
         record = {"self_weights": weights, "cross_factors": sorted(cross)}
@@ -121,7 +124,7 @@ class DiffSeg(Method):
             f"self-attention merged into one segment; a threshold below {self.threshold:g} keeps "
             "more apart"
         )
-        return Found(
+        return MethodOutput(
             heatmaps,
             whole[:-1],
             {**record, "segments": len(proposals)},
@@ -129,12 +132,12 @@ class DiffSeg(Method):
         )
 
 
-def _cross_by_factor(gathered: Gathered) -> dict[int, Tensor]:
+def _cross_by_factor(collected: CollectedAttention) -> dict[int, Tensor]:
     """[N + 1, h, w]: the mean over the layers of each resolution."""
     found = {}
-    for factor in {site.factor for site in gathered.cross}:
-        layers = [site for site in gathered.cross if site.factor == factor]
-        maps = [gathered.cross[site][0] for site in layers]
+    for factor in {site.factor for site in collected.cross}:
+        layers = [site for site in collected.cross if site.factor == factor]
+        maps = [collected.cross[site][0] for site in layers]
         found[factor] = combine_layers(maps, text_layers(layers), "uniform")
     return found
 
@@ -213,7 +216,7 @@ def _strongest(proposals: Tensor, size: Size) -> Tensor:
     return chosen
 
 
-def _named(segments: Tensor, cross: dict[int, Tensor], job: Job) -> Tensor:
+def _named(segments: Tensor, cross: dict[int, Tensor], task: AlignmentTask) -> Tensor:
     """Heatmaps float32 [N, H, W] of 0 and 1: each segment's class, if it has one.
 
     ``cross`` [N + 1, h, w] by factor, the background last.
@@ -222,16 +225,16 @@ def _named(segments: Tensor, cross: dict[int, Tensor], job: Job) -> Tensor:
     flat = segments.flatten()
     pixels = torch.bincount(flat, minlength=count).clamp_min(1)
     means = []
-    for index in range(len(job.words.phrases) + 1):
-        enlarged = sum(resize(maps[index, None], job.size) for maps in cross.values())
+    for index in range(len(task.plan.phrases) + 1):
+        enlarged = sum(resize(maps[index, None], task.size) for maps in cross.values())
         assert isinstance(enlarged, Tensor)
-        if job.powers is not None:
-            background = index == len(job.words.phrases)
-            power = 1.0 if background else float(job.powers[index])
+        if task.powers is not None:
+            background = index == len(task.plan.phrases)
+            power = 1.0 if background else float(task.powers[index])
             enlarged = minmax(enlarged, (1, 2)) ** power
         values = enlarged.flatten().to(widest(enlarged.device))
         norm = values.norm().clamp_min(_TINY)
         means.append(torch.bincount(flat, values / norm, count) / pixels)
     label = torch.stack(means).argmax(0)[segments]  # [H, W]
-    numbers = torch.arange(len(job.words.phrases), device=label.device)
+    numbers = torch.arange(len(task.plan.phrases), device=label.device)
     return (label[None] == numbers[:, None, None]).float().cpu()

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pixalign.alignment.aligner import Aligner
-from pixalign.alignment.collect import images_at_once
+from pixalign.alignment.collect import AttentionQuery, CollectedAttention, collect, images_at_once
 from pixalign.alignment.heatmaps import refine, to_image
 from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
 from pixalign.attention import Site, text_layers
 from pixalign.attention.layers import combine_layers
+from pixalign.attention.sites import chosen_sites, nearest_factor
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize
+from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size, TextCondition
-from pixalign.methods.base import Method
-from pixalign.methods.reading import Gathered, Wanted, chosen_sites, gather, nearest_factor
-from pixalign.methods.task import Found, Job
+from pixalign.methods.baseline import Baseline
+from pixalign.methods.task import AlignmentTask, MethodOutput
 from pixalign.text.prompts import Prompt, locate, split
 from pixalign.text.weighting import weighted
 
@@ -28,7 +29,7 @@ WEIGHT = 1.1**2  # of "(class)++"
 BY_FACTOR = {8: 0.3, 4: 0.5, 2: 0.1, 1: 0.1}
 
 
-class DiffSegmenter(Method):
+class DiffSegmenter(Baseline):
     """One pass a class at step 100 under "a photo of (class)++", all with the same noise.
 
     Cross maps are averaged over the layers of a resolution, enlarged, brought to [0, 1], and added
@@ -39,19 +40,19 @@ class DiffSegmenter(Method):
 
     name = "diffsegmenter"
 
-    def __init__(self, aligner: Aligner, *, timesteps: Sequence[int] = (100,)) -> None:
-        super().__init__(aligner, timesteps=timesteps)
+    def __init__(self, model: AlignmentModel, *, timesteps: Sequence[int] = (100,)) -> None:
+        super().__init__(model, timesteps=timesteps)
 
-    def _prompts(
-        self, words: PromptPlan, caption: str | None, config: AlignConfig
+    def prompts(
+        self, plan: PromptPlan, caption: str | None, config: AlignConfig
     ) -> tuple[Prompt, ...]:
-        return self._of_one_class(words, caption, config, config.columns == "phrase")
+        return self._of_one_class(plan, caption, config, config.class_tokens == "phrase")
 
     def _of_one_class(
-        self, words: PromptPlan, caption: str | None, config: AlignConfig, whole: bool
+        self, plan: PromptPlan, caption: str | None, config: AlignConfig, whole: bool
     ) -> tuple[Prompt, ...]:
         """A prompt for each class, with the spans of its name or of its whole phrase."""
-        phrases = words.phrases
+        phrases = plan.phrases
         if caption is None:
             fits = self.backbone.fits
             return tuple(
@@ -62,60 +63,71 @@ class DiffSegmenter(Method):
         places = zip(found.classes, found.spans, strict=True)
         return tuple(Prompt(found.text, (index,), (spans,)) for index, spans in places)
 
-    def _find(self, job: Job, visit: NoisedTimesteps) -> Found:
-        sites, latents = self.backbone.sites, job.encoded.latents
+    def find(
+        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
+    ) -> MethodOutput:
+        sites, latents = self.backbone.sites, task.encoded.latents
         finest = nearest_factor(chosen_sites(sites, "self"), 1)
         labels = dict.fromkeys(chosen_sites(sites, "self", factors=[finest]), "finest")
-        grid = next(iter(labels)).grid(job.latent)
+        grid = next(iter(labels)).grid(task.latent)
         cross_sites = chosen_sites(sites, "cross", factors=BY_FACTOR)
         weights = shared({site.factor for site in cross_sites})
-        texts = self._weighted(job)
+        texts = self._weighted(task)
         together = images_at_once(self.backbone, latents, "once")
+        query = AttentionQuery(cross_sites, labels)
         cross, refined = [], []
-        for first in range(0, len(job.prompts), together):
-            part = range(first, min(first + together, len(job.prompts)))
-            gathered = self._gather(job, visit, texts, part, Wanted(cross_sites, labels))
+        for first in range(0, len(task.prompts), together):
+            part = range(first, min(first + together, len(task.prompts)))
+            collected = self._collect(task, timesteps, texts, part, query, progress)
             for place, index in enumerate(part):
-                maps = {site: gathered.cross[site][place] for site in cross_sites}  # [1, h, w]
+                maps = {site: collected.cross[site][place] for site in cross_sites}  # [1, h, w]
                 cross.append(by_resolution(maps, weights, grid))
-                attention = gathered.self_attention("finest", place)
-                refined.append(refine(job.calibrated(cross[-1], index), [attention], grid))
-        heatmaps = to_image(torch.cat(refined), job.size)
+                attention = collected.self_attention("finest", image=place)
+                refined.append(refine(task.calibrated(cross[-1], index), [attention], grid))
+        heatmaps = to_image(torch.cat(refined), task.size)
         record = {"cross_weights": weights, "self_factors": [finest]}
-        return Found(heatmaps, torch.cat(cross), record)
+        return MethodOutput(heatmaps, torch.cat(cross), record)
 
-    def _weighted(self, job: Job) -> TextCondition:
+    def _weighted(self, task: AlignmentTask) -> TextCondition:
         """The prompts' embeddings, the tokens of each class's phrase weighted."""
-        texts = self.backbone.encode_text([prompt.text for prompt in job.prompts])
+        texts = self.backbone.encode_text([prompt.text for prompt in task.prompts])
         empty = self.backbone.encode_text([""]).embeds[0]
         length = texts.embeds.shape[1]
         weights = torch.ones(len(texts), length)
-        whole = self._of_one_class(job.words, job.caption, job.config, True)
+        whole = self._of_one_class(task.plan, task.caption, task.config, True)
         for row, prompt in enumerate(whole):
-            columns = self.backbone.token_spans(prompt, length, job.config.text_encoders).columns[0]
+            columns = self.backbone.token_spans(prompt, length, task.config.text_encoders).columns[
+                0
+            ]
             weights[row, list(columns)] = WEIGHT
         return TextCondition(weighted(texts.embeds, empty, weights), texts.pooled)
 
-    def _gather(
-        self, job: Job, visit: NoisedTimesteps, texts: TextCondition, part: range, wanted: Wanted
-    ) -> Gathered:
+    def _collect(
+        self,
+        task: AlignmentTask,
+        timesteps: NoisedTimesteps,
+        texts: TextCondition,
+        part: range,
+        query: AttentionQuery,
+        progress: Progress,
+    ) -> CollectedAttention:
         """One pass for each class of a part, each with self-attention of its own."""
         rows = torch.tensor(part, device=texts.embeds.device)
-        length, kinds = texts.embeds.shape[1], job.config.text_encoders
+        length, kinds = texts.embeds.shape[1], task.config.text_encoders
         spans = [
             dataclasses.replace(
-                self.backbone.token_spans(job.prompts[index], length, kinds), classes=(0,)
+                self.backbone.token_spans(task.prompts[index], length, kinds), classes=(0,)
             )
             for index in part
         ]
         passes = Passes(
-            job.encoded.latents.expand(len(part), -1, -1, -1),
+            task.encoded.latents.expand(len(part), -1, -1, -1),
             texts[rows],
             torch.arange(len(part)),
-            NoisedTimesteps.concatenate([visit] * len(part)),
+            NoisedTimesteps.concatenate([timesteps] * len(part)),
         )
-        batch_size = self.aligner.batch_size
-        return gather(self.backbone, passes, spans, wanted, batch_size, job.progress)
+        batch_size = self.model.batch_size
+        return collect(self.backbone, passes, spans, query, batch_size, progress)
 
 
 def shared(factors: set[int]) -> dict[int, float]:

@@ -11,22 +11,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from pixalign.alignment.aligner import Aligner, EncodedImage
+from pixalign.alignment.collect import AttentionQuery, AttributionText, CollectedAttention, collect
 from pixalign.alignment.heatmaps import to_image
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan
+from pixalign.alignment.request import EncodedImage
 from pixalign.attention import Site, cross_keys, text_layers
 from pixalign.attention.layers import combine_layers
 from pixalign.core.maps import resize
+from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size, TextCondition, TokenSpans
-from pixalign.methods.base import EVENLY, Method
+from pixalign.methods.baseline import EVENLY, Baseline
 from pixalign.methods.daam import attribution_sites
-from pixalign.methods.reading import Gathered, OwnText, Wanted, gather
-from pixalign.methods.task import Found, Job
+from pixalign.methods.task import AlignmentTask, MethodOutput
 
 UNKNOWN = 255  # in target masks: neither the class nor background
 
 
-class Ovam(Method):
+class Ovam(Baseline):
     """DAAM's layers and steps; the softmax runs over the prompt's own tokens, without padding.
 
     Maps are summed over steps, heads and layers (bilinear, at the finest layer's resolution); a
@@ -37,37 +39,37 @@ class Ovam(Method):
 
     name = "ovam"
 
-    def _find(self, job: Job, visit: NoisedTimesteps) -> Found:
-        texts, spans = self._texts(job)
+    def find(
+        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
+    ) -> MethodOutput:
+        texts, spans = self.read_prompts(task)
         sites = attribution_sites(self.backbone.sites)
-        gathered = self._gather(job, visit, texts, spans, sites)
+        collected = self._collect(task, timesteps, texts, spans, sites, progress)
         heads = _heads_by_layer(sites)
-        maps = [gathered.cross[site][0] for site in sites]  # means over heads
+        maps = [collected.cross[site][0] for site in sites]  # means over heads
         cross = combine_layers(maps, text_layers(sites), heads)
-        return Found(to_image(job.calibrated(cross), job.size), cross, _record(sites))
+        return MethodOutput(to_image(task.calibrated(cross), task.size), cross, _record(sites))
 
-    def _texts(self, job: Job) -> tuple[TextCondition, list[TokenSpans]]:
-        texts = self.backbone.encode_text([prompt.text for prompt in job.prompts])
-        length, kinds = texts.embeds.shape[1], job.config.text_encoders
-        return texts, [self.backbone.token_spans(prompt, length, kinds) for prompt in job.prompts]
-
-    def _gather(
+    def _collect(
         self,
-        job: Job,
-        visit: NoisedTimesteps,
+        task: AlignmentTask,
+        timesteps: NoisedTimesteps,
         texts: TextCondition,
         spans: list[TokenSpans],
         sites: tuple[Site, ...],
+        progress: Progress,
         keep_queries: bool = False,
-    ) -> Gathered:
+    ) -> CollectedAttention:
         lengths = [
             max(len(stream.offsets(prompt.text)) for stream in self.backbone.streams)
-            for prompt in job.prompts
+            for prompt in task.prompts
         ]
-        wanted = Wanted(sites, keep_queries=keep_queries, text=OwnText.of(texts.embeds, lengths))
-        batch_size = self.aligner.batch_size
-        return gather(
-            self.backbone, job.passes(texts, visit), spans, wanted, batch_size, job.progress
+        query = AttentionQuery(
+            sites, keep_queries=keep_queries, text=AttributionText.of(texts.embeds, lengths)
+        )
+        batch_size = self.model.batch_size
+        return collect(
+            self.backbone, task.passes(texts, timesteps), spans, query, batch_size, progress
         )
 
 
@@ -86,7 +88,7 @@ class OvamOptimized(Ovam):
 
     def __init__(
         self,
-        aligner: Aligner,
+        model: AlignmentModel,
         *,
         timesteps: Sequence[int] = EVENLY,
         epochs: int = 1000,
@@ -94,15 +96,15 @@ class OvamOptimized(Ovam):
         decay: float = 0.7,
         decay_every: int = 80,
     ) -> None:
-        super().__init__(aligner, timesteps=timesteps)
+        super().__init__(model, timesteps=timesteps)
         if epochs < 1 or decay_every < 1:
             raise ValueError(
                 f"epochs and decay_every are {epochs!r} and {decay_every!r}; allowed: from 1"
             )
         self.epochs, self.rate, self.decay, self.decay_every = epochs, rate, decay, decay_every
 
-    def _targets(self, mask: Any, words: PromptPlan, encoded: EncodedImage) -> Tensor:
-        wanted = (len(words.phrases), encoded.image.height, encoded.image.width)
+    def targets(self, mask: Any, plan: PromptPlan, encoded: EncodedImage) -> Tensor:
+        wanted = (len(plan.phrases), encoded.image.height, encoded.image.width)
         if mask is None:
             raise ValueError(f"target_masks are missing; {self.name} needs bool {list(wanted)}")
         values = np.asarray(mask)
@@ -114,21 +116,23 @@ class OvamOptimized(Ovam):
             )
         return torch.from_numpy(values.astype(np.uint8))
 
-    def _find(self, job: Job, visit: NoisedTimesteps) -> Found:
-        texts, spans = self._texts(job)
+    def find(
+        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
+    ) -> MethodOutput:
+        texts, spans = self.read_prompts(task)
         sites = attribution_sites(self.backbone.sites)
-        gathered = self._gather(job, visit, texts, spans, sites, keep_queries=True)
-        assert job.targets is not None
-        height, width = (side * self.backbone.vae_factor for side in job.latent)
+        collected = self._collect(task, timesteps, texts, spans, sites, progress, keep_queries=True)
+        assert task.targets is not None
+        height, width = (side * self.backbone.vae_factor for side in task.latent)
         found: dict[int, Tensor] = {}
-        steps = len(self.timesteps)
+        steps = len(self.indices)
         for place, span in enumerate(spans):
             own = slice(place * steps, (place + 1) * steps)
-            queries = {site: query[own] for site, query in gathered.queries.items()}
-            asked = _Asked(queries, job.latent)
+            queries = {site: query[own] for site, query in collected.queries.items()}
+            asked = _Asked(queries, task.latent)
             for index, columns in zip(span.classes, span.columns, strict=True):
                 start = texts.embeds[place, [0, max(columns)]].float()
-                mask = job.targets[index].to(start.device)
+                mask = task.targets[index].to(start.device)
                 wanted = torch.stack([mask == 0, mask == 1]).float()  # neither where unknown
                 target = interpolate(wanted[None], (height, width), mode="nearest-exact")
                 best = self._optimised(asked, start, target)
@@ -136,7 +140,7 @@ class OvamOptimized(Ovam):
                     found[index] = asked.maps(best)[1]
         cross = torch.stack([found[index] for index in range(len(found))])
         record = {**_record(sites), "epochs": self.epochs}
-        return Found(to_image(job.calibrated(cross), job.size), cross, record)
+        return MethodOutput(to_image(task.calibrated(cross), task.size), cross, record)
 
     def _optimised(self, asked: _Asked, start: Tensor, target: Tensor) -> Tensor:
         """The embeddings [2, D] of lowest loss against target [1, 2, H, W] of 0 and 1.

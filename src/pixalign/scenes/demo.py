@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.result import Alignment
 from pixalign.config import AlignConfig
 from pixalign.core.files import check_folder, make_folder, write_bytes, write_json
 from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel as Aligner
 from pixalign.core.provenance import versions
 from pixalign.pictures.saving import write_png
 from pixalign.scenes.atlas import class_names, training_shares

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pixalign.alignment.aligner import Aligner
 from pixalign.backbones.locations import LAB, lab_folder, model_name
 from pixalign.bench.scene_classifier import SceneClassifier, load_classifier, look, recognised
 from pixalign.core.checks import check_choice
 from pixalign.core.files import make_folder, slug, write_bytes, write_json
+from pixalign.core.protocols import AlignmentModel as Aligner
 from pixalign.core.provenance import device_name, versions
 from pixalign.diffusion.sampling import to_pictures
 from pixalign.editing.cache import cached_inversions

@@ -20,7 +20,6 @@ import torch
 from PIL import Image
 
 from pixalign.backbones import Backbone
-from pixalign.backbones.load import opened
 from pixalign.backbones.locations import LAB, lab_folder
 from pixalign.bench.generation_study.rows import METHOD_ROWS, Row, rows_for
 from pixalign.bench.metrics import clip_score

@@ -1,0 +1,83 @@
+"""What the published baselines share: fixed timesteps, a UNet's attention, a picture at a time."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
+from pixalign.backbones import Backbone
+from pixalign.config import AlignConfig
+from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel
+from pixalign.core.values import TextCondition, TokenSpans
+from pixalign.methods.base import Generators, Method, Timesteps
+from pixalign.methods.task import AlignmentTask, MethodOutput
+
+# Twenty training steps evenly in [20, 200].
+EVENLY = tuple(round(20 + 180 * place / 19) for place in range(20))
+
+
+class Baseline(Method):
+    """A published method, adapted to real images and given classes.
+
+    Of the config it heeds ``resize``, the words' settings, and under ``calibrate="elbo"`` those of
+    the ELBO; its own are its options. ``indices`` are of the training schedule.
+    """
+
+    def __init__(self, model: AlignmentModel, *, timesteps: Sequence[int] = EVENLY) -> None:
+        super().__init__(model)
+        self.indices = tuple(timesteps)
+        self.backbone.schedule.at_indices(self.indices)  # names those that do not exist
+
+    @classmethod
+    def reads(cls, backbone: Backbone) -> bool:
+        """A UNet's attention."""
+        kinds = {site.kind for site in backbone.sites}
+        return {"cross", "self"} <= kinds and "joint" not in kinds
+
+    def collect_count(self, config: AlignConfig) -> int:
+        """The method's own."""
+        return len(self.indices)
+
+    def timesteps(self, latents: Tensor, config: AlignConfig, generators: Generators) -> Timesteps:
+        """The method's own, and those at which "elbo" would score under this config and seed."""
+        collecting = self.collecting(latents, generators())
+        if not config.calibrated:
+            return collecting, None
+        _, scoring = plan_timesteps(self.backbone.schedule, latents, config, generators())
+        return collecting, scoring
+
+    def collecting(self, latents: Tensor, generator: torch.Generator) -> NoisedTimesteps:
+        """The timesteps, each with noise of its own."""
+        shape = (len(self.indices), *latents.shape[1:])
+        noise = torch.randn(
+            shape, generator=generator, device=generator.device, dtype=torch.float32
+        )
+        steps = self.backbone.schedule.at_indices(self.indices)
+        return NoisedTimesteps(steps, noise.to(latents.device))
+
+    def heatmaps(
+        self,
+        tasks: Sequence[AlignmentTask],
+        timesteps: Sequence[NoisedTimesteps],
+        progress: Progress,
+    ) -> list[MethodOutput]:
+        """One picture after the other."""
+        pairs = zip(tasks, timesteps, strict=True)
+        return [self.find(task, noised, progress) for task, noised in pairs]
+
+    @abstractmethod
+    def find(
+        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
+    ) -> MethodOutput:
+        """What the method finds in one picture."""
+
+    def read_prompts(self, task: AlignmentTask) -> tuple[TextCondition, list[TokenSpans]]:
+        """The encoded prompts, and where the classes stand in each."""
+        texts = self.backbone.encode_text([prompt.text for prompt in task.prompts])
+        length, kinds = texts.embeds.shape[1], task.config.text_encoders
+        return texts, [self.backbone.token_spans(prompt, length, kinds) for prompt in task.prompts]

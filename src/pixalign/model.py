@@ -1,0 +1,195 @@
+"""`load` a text-to-image model, and ask it: align, encode, generate, edit, capture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+
+from pixalign import methods
+from pixalign.alignment.request import EncodedImage, encode_image
+from pixalign.alignment.result import Alignment
+from pixalign.attention.capture import WordMaps, capture
+from pixalign.attention.layers import CrossWeights
+from pixalign.backbones import Backbone, load_backbone, wrap
+from pixalign.backbones.locations import located, model_name
+from pixalign.backbones.model_settings import model_settings
+from pixalign.config import AlignConfig
+from pixalign.core.batching import BatchSize
+from pixalign.editing import edit
+from pixalign.generation import generate
+from pixalign.pictures.reading import ImageLike
+from pixalign.text.prompts import Classes
+
+
+def load(
+    model: Any = None,
+    *,
+    device: str = "auto",
+    dtype: str | torch.dtype = "auto",
+    compile: bool | str = False,
+    memory: str = "normal",
+    batch_size: int | str = "auto",
+    progress: bool = False,
+    **diffusers_options: Any,
+) -> Model:
+    """A model by its hub id, its diffusers folder, a single-file checkpoint, or a loaded pipeline.
+
+    Without a model it is the small one that comes with this package; "lab:sd2", "lab:sdxl" and
+    "lab:sd3" are its relatives in the source repository. A folder's pixalign.json holds the
+    model's own settings. A loaded pipeline stays exactly as and where it is.
+    ``diffusers_options`` (``revision``, ``variant``, ``torch_dtype`` ...) go to diffusers; a
+    single file (.safetensors) takes ``config``, a folder or hub id that describes it.
+    ``memory="low"`` takes smaller batches. ``compile=True`` compiles the ELBO's passes, which are
+    most of the work: worth it for many images, since each shape takes a minute at first.
+    """
+    limits = BatchSize(batch_size, memory)
+    settings: dict[str, Any] = {}
+    if model is None or isinstance(model, str | os.PathLike):
+        where = located(model)
+        settings = model_settings(Path(where))
+        backbone = load_backbone(where, device, dtype, **diffusers_options)
+        backbone.check_alignable()
+        name = model_name(model)
+    else:
+        if (device, dtype, diffusers_options) != ("auto", "auto", {}):
+            raise ValueError("device, dtype and options cannot change a loaded pipeline")
+        backbone = model if isinstance(model, Backbone) else wrap(model)
+        name = type(backbone.pipe).__name__
+    if compile:
+        backbone.compile("inductor" if compile is True else compile)
+    return Model(backbone, name, settings, limits, progress)
+
+
+class Model:
+    """A frozen text-to-image model and what can be asked of it; made by `load`.
+
+    ``settings`` are the model's own, for what a config leaves open (`AlignConfig.resolved`).
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        name: str,
+        settings: Mapping[str, Any],
+        batch_size: BatchSize,
+        progress: bool,
+    ) -> None:
+        self.backbone, self.name, self.settings = backbone, name, dict(settings)
+        self.batch_size, self.progress = batch_size, progress
+
+    def __repr__(self) -> str:
+        about = self.backbone.record()
+        return f"<pixalign.Model {self.name!r}: {about['family']}, {about['dtype']}>"
+
+    @property
+    def pipe(self) -> Any:
+        """The diffusers pipeline."""
+        return self.backbone.pipe
+
+    def encode(
+        self, image: ImageLike | EncodedImage, *, config: AlignConfig | None = None
+    ) -> EncodedImage:
+        """Read, resize and encode a picture, to be aligned any number of times."""
+        self.backbone.check_alignable()
+        return encode_image(self.backbone, image, self.resolve(config).resize)
+
+    @overload
+    def align(
+        self, image: ImageLike | EncodedImage, classes: Classes, **options: Any
+    ) -> Alignment: ...
+
+    @overload
+    def align(
+        self,
+        image: list[Any] | tuple[Any, ...],
+        classes: Classes | Sequence[Classes],
+        **options: Any,
+    ) -> list[Alignment]: ...
+
+    def align(
+        self,
+        image: Any,
+        classes: Any,
+        *,
+        method: str | None = None,
+        config: AlignConfig | None = None,
+        caption: Any = None,
+        calibrate: str | None = None,
+        scores: Any = None,
+        target_masks: Any = None,
+        options: Mapping[str, Any] | None = None,
+        generator: torch.Generator | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """Align an image, or a list of images, with classes.
+
+        ``image`` is a path, PIL image, array or encoded image. ``method`` is a name in
+        `pixalign.methods.METHODS` ("elbo" unless the config says otherwise), ``options`` are its
+        constructor's. ``caption`` replaces the prompt "a photo of c1, c2, ..." and must contain the
+        classes. A list of images takes one list of classes (and one caption) for all or one each,
+        and gives what single calls would: every image draws its noise from ``seed``, or all draw
+        from ``generator`` in turn.
+
+        ``calibrate="elbo"`` turns a baseline's cross-attention map h of a class into
+        minmax(h) ** (1 / S) with the scores S that "elbo" measures under the config; ``scores``
+        float [N] in (0, 1], one array an image, take their place. Under ``centred`` the powers are
+        divided by their geometric mean. ``target_masks`` [N, H, W], one array an image, are for
+        supervised methods only: bool, or 0 and 1, and 255 where nothing is known.
+        """
+        self.backbone.check_alignable()
+        kind = methods.method_of(config, method)
+        return kind(self, **(options or {})).align(
+            image,
+            classes,
+            caption=caption,
+            config=config,
+            calibrate=calibrate,
+            scores=scores,
+            target_masks=target_masks,
+            generator=generator,
+            seed=seed,
+        )
+
+    def generate(self, prompt: Any, **options: Any) -> Any:
+        """Draw a prompt so that everything it names is there: see `pixalign.generation.generate`.
+
+        One prompt gives a `Generation`, a list of prompts a list.
+        """
+        self.backbone.check_alignable()
+        return generate(self, prompt, **options)
+
+    def edit(self, image: Any, source: Any, target: Any, **options: Any) -> Any:
+        """Change a picture by changing words of its prompt: see `pixalign.editing.edit`."""
+        self.backbone.check_alignable()
+        return edit(self, image, source, target, **options)
+
+    def capture(
+        self,
+        words: Sequence[str],
+        prompt: str | Sequence[str] | None = None,
+        *,
+        cross_weights: CrossWeights = "resolution",
+    ) -> AbstractContextManager[WordMaps]:
+        """Record word maps while the pipeline runs: see `pixalign.attention.capture.capture`.
+
+        ``with model.capture(["dog"]) as maps: model.pipe("a dog on a sofa")``
+        """
+        return capture(self.backbone, words, prompt, cross_weights=cross_weights)
+
+    def resolve(
+        self,
+        config: AlignConfig | None = None,
+        method: str | None = None,
+        calibrate: str | None = None,
+    ) -> AlignConfig:
+        """A config as it is in force for a method on this model."""
+        return methods.resolve_config(config, self.backbone, self.settings, method, calibrate)
+
+    def record(self) -> dict[str, Any]:
+        """What results say of the model."""
+        return {"name": self.name, **self.backbone.record()}
