@@ -19,6 +19,7 @@ from PIL import Image
 
 import pixalign as pa
 import tiny
+from helpers import model_of
 from pixalign import cli
 
 torch.set_num_threads(1)  # the tests run in parallel processes instead
@@ -72,9 +73,9 @@ def sd1() -> Any:
 
 
 @pytest.fixture
-def aligner(sd1: Any) -> pa.Aligner:
+def aligner(sd1: Any) -> pa.Model:
     """An aligner that takes few steps."""
-    return pa.Aligner(sd1, config=pa.AlignConfig(**QUICK))
+    return model_of(sd1, config=pa.AlignConfig(**QUICK))
 
 
 @pytest.fixture(scope="session")

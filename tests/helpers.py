@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import torch
 
+import pixalign as pa
 import tiny
 from pixalign.alignment import elbo
 from pixalign.alignment.plan import NoisedTimesteps, Passes
@@ -14,6 +15,28 @@ from pixalign.core.batching import BatchSize
 from pixalign.core.progress import Progress
 from pixalign.diffusion.schedule import FlowSchedule
 from pixalign.diffusion.timesteps import positions
+
+
+class ConfiguredModel(pa.Model):
+    """A model with a config of its own, which it takes unless told otherwise."""
+
+    config = None
+
+    def align(self, image, classes, *, config=None, **options):
+        return super().align(image, classes, config=config or self.config, **options)
+
+    def resolve(self, config=None, method=None, calibrate=None):
+        return super().resolve(config or self.config, method, calibrate)
+
+
+def model_of(model=None, config=None, settings=None, **options):
+    """What `pa.load` gives, with a config, and with settings in the place of the model's own."""
+    made = pa.load(model, **options)
+    made.__class__ = ConfiguredModel
+    made.config = config
+    if settings is not None:
+        made.settings = settings
+    return made
 
 
 def same(one, other):

@@ -38,7 +38,7 @@ def test_defaults():
         "once",
         "square",
     )
-    assert config.calibrate
+    assert (config.method, config.calibrate) == ("elbo", "elbo")
 
 
 def test_presets():
@@ -52,7 +52,8 @@ def test_presets():
     sd3 = official.resolved("sd3")
     assert (sd3.cross_weights, sd3.elbo_weighting) == ("gaussian", "native")
     assert (sd3.text_encoders, sd3.image_only_attention) == ("clip", True)
-    assert not AlignConfig.uncalibrated().calibrate
+    assert AlignConfig.uncalibrated().method == "attention"
+    assert not AlignConfig.uncalibrated().resolved().calibrated
     for name in PRESETS:
         assert AlignConfig.preset(name, gamma=0.5).gamma == 0.5
 
@@ -84,7 +85,7 @@ def test_presets():
         ("template", "a photo"),
         ("template", "{} and {}"),
         ("prompt_order", "random"),
-        ("columns", "all"),
+        ("class_tokens", "all"),
         ("text_encoders", "t5"),
         ("cross_weights", "best"),
         ("cross_weights", ()),
@@ -230,9 +231,8 @@ def test_thresholds_with_and_without_calibration():
     assert plain.resolved("sd").threshold == 0.4
     assert AlignConfig().resolved("sd", {"uncalibrated_threshold": 0.35}).threshold == 0.4
     assert AlignConfig.uncalibrated(threshold=0.2).resolved("sd", OWN).threshold == 0.2
-    by_family = AlignConfig(by_family={"sd": {"calibrate": False}})
-    assert by_family.resolved("sd", OWN).threshold == 0.35
-    assert by_family.resolved("sdxl", OWN).threshold == 0.55
+    with pytest.raises(ValueError, match="unknown fields"):
+        AlignConfig(by_family={"sd": {"calibrate": "none"}})  # the call's, not the family's
 
 
 @pytest.mark.parametrize("family", ["sd", "sdxl", "sd3"])

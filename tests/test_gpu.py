@@ -11,6 +11,7 @@ from transformers import CLIPTextConfig, CLIPTextModel
 import pixalign as pa
 import tiny
 from conftest import FAMILIES, QUICK
+from helpers import model_of
 from pixalign.bench.command import run_specs
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.spec import SUPERVISED
@@ -61,8 +62,8 @@ def big():
 def test_half_precision_agrees_with_float32(pipeline, name, tmp_path, photo):
     pipeline(name).save_pretrained(tmp_path)
     config = pa.AlignConfig(**QUICK)
-    half = pa.Aligner.from_pretrained(tmp_path, device="cuda", config=config)
-    full = pa.Aligner.from_pretrained(tmp_path, device="cpu", config=config)
+    half = model_of(tmp_path, device="cuda", config=config)
+    full = model_of(tmp_path, device="cpu", config=config)
     classes = ["dog", "zebra", "hot dog"]
 
     fast, again = (half.align(photo, classes) for _ in range(2))
@@ -81,7 +82,7 @@ def test_float32_on_the_gpu_equals_the_cpu(pipeline, photo, tmp_path):
     pipeline("sd1").save_pretrained(tmp_path)
     config = pa.AlignConfig(**QUICK)
     gpu, cpu = (
-        pa.Aligner.from_pretrained(tmp_path, device=device, dtype="float32", config=config)
+        model_of(tmp_path, device=device, dtype="float32", config=config)
         for device in ("cuda", "cpu")
     )
     found, expected = (a.align(photo, ["dog", "cat", "car"]) for a in (gpu, cpu))
@@ -102,7 +103,7 @@ def test_capture_on_the_gpu(tmp_path):
 
 
 def test_full_size_time_and_memory(big, capsys):
-    aligner = pa.Aligner(big)
+    aligner = model_of(big)
     picture = tiny.photo(640, 480)
     first = aligner.align(picture, TEN)
     torch.cuda.synchronize()
@@ -122,7 +123,7 @@ def test_full_size_time_and_memory(big, capsys):
 def test_out_of_memory_for_real(big):
     picture = tiny.photo(64, 64)
     config = pa.AlignConfig(elbo_steps=8, collect_steps=2)
-    expected = pa.Aligner(big, batch_size=8).align(picture, TEN, config=config)
+    expected = model_of(big, batch_size=8).align(picture, TEN, config=config)
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(
@@ -130,7 +131,7 @@ def test_out_of_memory_for_real(big):
     )
     try:
         with pytest.warns(RuntimeWarning, match="out of memory with 64 passes"):
-            found = pa.Aligner(big).align(picture, TEN, config=config)
+            found = model_of(big).align(picture, TEN, config=config)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     np.testing.assert_allclose(found.losses, expected.losses, rtol=5e-3)
@@ -139,20 +140,20 @@ def test_out_of_memory_for_real(big):
 def test_offloaded_pipeline(photo, tmp_path):
     tiny.sdxl().save_pretrained(tmp_path)
     config = pa.AlignConfig(**QUICK)
-    expected = pa.Aligner.from_pretrained(tmp_path, device="cuda", dtype="float32", config=config)
+    expected = model_of(tmp_path, device="cuda", dtype="float32", config=config)
     pipe = tiny.sdxl()
     pipe.enable_model_cpu_offload()
-    offloaded = pa.Aligner(pipe, config=config)
+    offloaded = model_of(pipe, config=config)
     ours, theirs = (a.align(photo, ["dog", "cat"]) for a in (offloaded, expected))
     np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-5)
     pipe.to("cpu", torch.float16)
     pipe.enable_model_cpu_offload()
-    half = pa.Aligner(pipe, config=config).align(photo, ["dog", "cat"])
+    half = model_of(pipe, config=config).align(photo, ["dog", "cat"])
     np.testing.assert_allclose(half.losses, theirs.losses, rtol=0.02)
 
 
 def test_generator_of_the_gpu(big):
-    aligner = pa.Aligner(big, config=pa.AlignConfig(elbo_strategy="random", **QUICK))
+    aligner = model_of(big, config=pa.AlignConfig(elbo_strategy="random", **QUICK))
     picture = tiny.photo(64, 64)
     first, again = (
         aligner.align(picture, ["dog", "cat"], generator=torch.Generator("cuda").manual_seed(1))
@@ -173,9 +174,7 @@ def test_methods_on_the_gpu(name):
         more["target_masks"] = np.stack([scene.truth == label + 1 for label in scene.present])
     gpu, cpu = (
         method(name, aligner, **METHOD_OPTIONS.get(name, {})).align(scene.image, present, **more)
-        for aligner in (
-            pa.Aligner.from_pretrained(device=device, dtype="float32") for device in ("cuda", "cpu")
-        )
+        for aligner in (model_of(device=device, dtype="float32") for device in ("cuda", "cpu"))
     )
     difference = np.abs(gpu.heatmaps - cpu.heatmaps)
     assert difference.mean() < 0.01, difference.mean()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import pixalign as pa
 import tiny
-from helpers import LONG, assert_close, batches, pictures, same
+from helpers import LONG, assert_close, batches, model_of, pictures, same
 from pixalign.alignment.adaptive import DRAWS, expected_change, stages
 from pixalign.core.values import TextCondition
 
@@ -229,7 +229,7 @@ def three_pictures():
 
 def test_tolerance_zero_is_the_full_budget(wide):
     """Bit by bit, and in the order of the schedule."""
-    aligner = pa.Aligner(wide("sd1"))
+    aligner = model_of(wide("sd1"))
     full, zero = (
         aligner.align(
             tiny.photo(40, 30),
@@ -247,17 +247,17 @@ def test_tolerance_zero_is_the_full_budget(wide):
 
 def test_tolerance_zero_is_the_full_budget_even_where_nothing_changes(wide):
     """A change of 0 is not less than a tolerance of 0."""
-    aligner = pa.Aligner(wide("sd3"), config=staged(elbo_tolerance=0))
+    aligner = model_of(wide("sd3"), config=staged(elbo_tolerance=0))
     assert visited(aligner.align(three_pictures()[2], EACH[2])) == 12
 
 
 def test_stages_of_one_timestep_still_see_more_than_one(wide):
-    aligner = pa.Aligner(wide("sd1"), config=staged(elbo_tolerance=1e-9, elbo_stage=1))
+    aligner = model_of(wide("sd1"), config=staged(elbo_tolerance=1e-9, elbo_stage=1))
     assert visited(aligner.align(tiny.photo(50, 50), EACH[0])) > 1
 
 
 def test_a_huge_tolerance_stops_after_the_first_stage(wide):
-    aligner = pa.Aligner(wide("sd1"))
+    aligner = model_of(wide("sd1"))
     images, each = three_pictures()[:2], EACH[:2]
     full = aligner.align(images, each, config=staged())
     quick = aligner.align(images, each, config=staged(elbo_tolerance=1e9))
@@ -274,7 +274,7 @@ def test_a_huge_tolerance_stops_after_the_first_stage(wide):
 def test_each_image_leaves_on_its_own(wide, name, tolerance):
     pipe = wide(name)
     config = staged(elbo_tolerance=tolerance)
-    aligner = pa.Aligner(pipe, config=config, batch_size=1000)
+    aligner = model_of(pipe, config=config, batch_size=1000)
     images = three_pictures()
     together, seen = batches(pipe, lambda: aligner.align(images, EACH))
 
@@ -296,7 +296,7 @@ def test_each_image_leaves_on_its_own(wide, name, tolerance):
 
 def test_the_rule_is_asked_after_every_stage(wide):
     """With the settings in force, of all that was seen: a hair's breadth decides."""
-    aligner, image = pa.Aligner(wide("sd1")), tiny.photo(40, 30)
+    aligner, image = model_of(wide("sd1")), tiny.photo(40, 30)
     settings = {"elbo_weighting": "likelihood", "gamma": 0.5, "centred": True}
     full = aligner.align(image, EACH[1], config=staged(**settings))
     losses, weights = torch.from_numpy(full.losses), likelihood_weights(aligner, full)
@@ -319,7 +319,7 @@ def test_the_rule_is_asked_after_every_stage(wide):
 
 def test_tied_classes_run_the_full_budget(wide, monkeypatch):
     """A model that does not read, and whose losses differ by chance alone."""
-    aligner = pa.Aligner(wide("sd1"), config=staged(elbo_tolerance=0.05))
+    aligner = model_of(wide("sd1"), config=staged(elbo_tolerance=0.05))
     backbone, generator = aligner.backbone, torch.Generator().manual_seed(0)
     encode_text, epsilon = backbone.encode_text, backbone.epsilon
 
@@ -339,7 +339,7 @@ def test_tied_classes_run_the_full_budget(wide, monkeypatch):
 
 def test_forwards_are_the_rows_that_went_through_the_network(wide, monkeypatch):
     config = staged(elbo_tolerance=0.1, collect_steps=2)
-    aligner = pa.Aligner(wide("sd1"), config=config, batch_size=5)
+    aligner = model_of(wide("sd1"), config=config, batch_size=5)
     seen = rows_seen(aligner.backbone, monkeypatch)
     shared = [pa.Phrase("dog", "animal"), "car", pa.Phrase("cat", "animal")]  # two texts
     results = aligner.align(three_pictures(), [EACH[0], LONG, shared])
@@ -352,7 +352,9 @@ def test_forwards_are_the_rows_that_went_through_the_network(wide, monkeypatch):
         held * visited(one) for held, one in zip(texts, results, strict=True)
     ]
     assert sum(f["elbo"] for f in forwards) < 12 * sum(texts)
-    maps = aligner.align(tiny.photo(40, 30), ["dog"], config=staged(calibrate=False))
+    maps = aligner.align(
+        tiny.photo(40, 30), ["dog"], config=staged(method="attention", calibrate="none")
+    )
     assert maps.provenance["forwards"] == {"collect": 1, "elbo": 0}
 
 
@@ -365,7 +367,7 @@ def likelihood_weights(aligner, result):
 
 def test_weights_of_the_visited_timesteps_sum_to_one(wide):
     config = staged(elbo_tolerance=0.1, elbo_weighting="likelihood", gamma=0.4)
-    aligner = pa.Aligner(wide("sd1"), config=config)
+    aligner = model_of(wide("sd1"), config=config)
     results = aligner.align(three_pictures(), EACH)
     assert min(map(visited, results)) < 12
     for result in results:
@@ -382,7 +384,7 @@ def test_given_timesteps_stay_in_the_order_given(wide):
     config = pa.AlignConfig(
         elbo_timesteps=chosen, elbo_stage=2, elbo_tolerance=1e9, collect_steps=1
     )
-    aligner = pa.Aligner(wide("sd1"), config=config)
+    aligner = model_of(wide("sd1"), config=config)
     found = aligner.align(tiny.photo(40, 30), ["dog", "cat"])
     assert found.provenance["timesteps"]["elbo"] == [chosen[i] for i in stages(6, 2)[0]]
     zero = aligner.align(

@@ -8,7 +8,7 @@ import torch
 
 import pixalign as pa
 import tiny
-from helpers import TEXTS, losses, refuse_above, setting
+from helpers import TEXTS, losses, model_of, refuse_above, setting
 from pixalign.core import batching
 from pixalign.core.batching import BatchSize, out_of_memory
 
@@ -63,8 +63,8 @@ def test_repeat_is_identical(pipeline):
 def test_out_of_memory_halves_the_batch_and_says_so_once(photo):
     pipe, seen = tiny.sd1(), []
     settings = pa.AlignConfig(elbo_steps=6, collect_steps=6)
-    expected = pa.Aligner(pipe, batch_size=4).align(photo, ["dog", "cat"], config=settings)
-    aligner = pa.Aligner(pipe)
+    expected = model_of(pipe, batch_size=4).align(photo, ["dog", "cat"], config=settings)
+    aligner = model_of(pipe)
     handle = refuse_above(4, pipe.unet, seen)
 
     with pytest.warns(RuntimeWarning, match="out of memory with 6 passes at once"):
@@ -85,7 +85,7 @@ def test_out_of_memory_with_one_pass_is_raised(photo):
     pipe = tiny.sd1()
     handle = refuse_above(0, pipe.unet, [])
     with pytest.warns(RuntimeWarning, match="out of memory"), pytest.raises(torch.OutOfMemoryError):
-        pa.Aligner(pipe).align(photo, ["dog", "cat"])
+        model_of(pipe).align(photo, ["dog", "cat"])
     handle.remove()
 
 
@@ -126,7 +126,7 @@ def test_low_memory_gives_the_same_in_smaller_batches(wide, photo, monkeypatch):
         seen = []
         handle = refuse_above(10_000, pipe.unet, seen)
         try:
-            aligner = pa.Aligner(pipe, config=config, memory=memory)
+            aligner = model_of(pipe, config=config, memory=memory)
             found[memory] = aligner.align([photo, photo], [["dog", "cat", "car"], ["tree"]]), seen
         finally:
             handle.remove()
@@ -143,7 +143,7 @@ def test_unknown_memory_is_refused(sd1, wrong):
     with pytest.raises(ValueError, match=r"memory is .*; allowed: 'normal', 'low'"):
         BatchSize(memory=wrong)
     with pytest.raises(ValueError, match=r"memory is .*; allowed: 'normal', 'low'"):
-        pa.Aligner(sd1, memory=wrong)
+        model_of(sd1, memory=wrong)
 
 
 def test_nan_is_an_error_that_says_what_to_do(photo):
@@ -151,7 +151,7 @@ def test_nan_is_an_error_that_says_what_to_do(photo):
     with torch.no_grad():
         pipe.unet.conv_out.bias.fill_(torch.nan)
     with pytest.raises(FloatingPointError, match=r"NaN .* load the model with dtype='float32'"):
-        pa.Aligner(pipe).align(photo, ["dog", "cat"])
+        model_of(pipe).align(photo, ["dog", "cat"])
 
 
 def test_nan_in_attention_is_an_error_too(photo):
@@ -159,4 +159,4 @@ def test_nan_in_attention_is_an_error_too(photo):
     with torch.no_grad():
         pipe.unet.mid_block.attentions[0].transformer_blocks[0].attn2.to_q.weight.fill_(torch.nan)
     with pytest.raises(FloatingPointError, match="NaN"):
-        pa.Aligner(pipe).align(photo, ["dog", "cat"], config=pa.AlignConfig.uncalibrated())
+        model_of(pipe).align(photo, ["dog", "cat"], config=pa.AlignConfig.uncalibrated())

@@ -43,7 +43,7 @@ def test_mask_by_hand():
 
 def test_mask_uses_the_threshold_of_the_settings():
     heatmaps = np.linspace(0, 1, 11).reshape(1, 1, 11)
-    for calibrate, threshold in {True: 0.75, False: 0.25}.items():
+    for calibrate, threshold in {"elbo": 0.75, "none": 0.25}.items():
         own = {"threshold": 0.75, "uncalibrated_threshold": 0.25}
         config = AlignConfig(calibrate=calibrate).resolved("sd", own)
         result = dataclasses.replace(result_of(heatmaps), config=config)

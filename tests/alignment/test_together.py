@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pixalign as pa
-from helpers import LONG, a_visit, assert_close, batches, pictures, refuse_above, same
+from helpers import LONG, a_visit, assert_close, batches, model_of, pictures, refuse_above, same
 from pixalign.alignment import collect
 from pixalign.alignment import scoring as measure
 from pixalign.alignment.plan import NoisedTimesteps, Passes, plan_prompts, plan_timesteps
@@ -29,7 +29,7 @@ def test_every_preset_equals_single_calls(wide, name, preset):
     """An image with so many classes that its prompt is split, and one with two."""
     steps = {"elbo_timesteps": (1, 701), "collect_timesteps": (20, 200)}
     config = pa.AlignConfig.preset(preset, **(steps if preset == "official" else STEPS))
-    aligner = pa.Aligner(wide(name), config=config)
+    aligner = model_of(wide(name), config=config)
     images = pictures((40, 30), (30, 50))
     together = aligner.align(images, EACH[1:], seed=3)
 
@@ -39,7 +39,7 @@ def test_every_preset_equals_single_calls(wide, name, preset):
 
 
 def test_batches_may_end_anywhere(wide):
-    aligner = pa.Aligner(wide("sd3-t5"), config=pa.AlignConfig(**STEPS), batch_size=3)
+    aligner = model_of(wide("sd3-t5"), config=pa.AlignConfig(**STEPS), batch_size=3)
     images = pictures((40, 30), (30, 50), (64, 64))
     for one, image, classes in zip(aligner.align(images, EACH), images, EACH, strict=True):
         assert_close(one, aligner.align(image, classes))
@@ -47,7 +47,7 @@ def test_batches_may_end_anywhere(wide):
 
 def test_float32_differs_by_rounding_alone(pipeline):
     images, each = pictures((40, 30), (30, 50)), EACH[1:]
-    aligner = pa.Aligner(pipeline("sd3"), config=pa.AlignConfig(**STEPS))
+    aligner = model_of(pipeline("sd3"), config=pa.AlignConfig(**STEPS))
     plain = pa.AlignConfig.uncalibrated(**STEPS)
     together, again = (aligner.align(images, each) for _ in range(2))
     maps = aligner.align(images, each, config=plain)
@@ -63,7 +63,7 @@ def test_float32_differs_by_rounding_alone(pipeline):
 def test_mixed_shapes_keep_their_places(wide, name):
     pipe = wide(name)
     config = pa.AlignConfig(resize="keep", **STEPS)
-    aligner = pa.Aligner(pipe, config=config, batch_size=100)
+    aligner = model_of(pipe, config=config, batch_size=100)
     images = pictures((120, 30), (30, 120), (160, 40), (64, 64))
     each = [["dog"], ["cat", "dog"], ["hot dog", "car", "dog"], ["tree"]]
     shapes = [aligner.encode(image).latents.shape for image in images]
@@ -81,7 +81,7 @@ def test_mixed_shapes_keep_their_places(wide, name):
 
 def test_a_generator_is_asked_in_list_order_whatever_the_shapes(wide):
     config = pa.AlignConfig(resize="keep", elbo_strategy="random", **STEPS)
-    aligner = pa.Aligner(wide("sd3"), config=config)
+    aligner = model_of(wide("sd3"), config=config)
     images = pictures((120, 30), (30, 120), (160, 40), (120, 30))
     together = aligner.align(images, ["dog", "cat"], generator=torch.Generator().manual_seed(9))
     generator = torch.Generator().manual_seed(9)
@@ -93,7 +93,7 @@ def test_a_generator_is_asked_in_list_order_whatever_the_shapes(wide):
 
 def test_images_of_one_size_share_batches(wide):
     pipe = wide("sd1")
-    aligner = pa.Aligner(pipe, config=pa.AlignConfig(**STEPS), batch_size=100)
+    aligner = model_of(pipe, config=pa.AlignConfig(**STEPS), batch_size=100)
     _, seen = batches(pipe, lambda: aligner.align(pictures((40, 30), (30, 50)), EACH[1:]))
     assert seen == [(2 + 1) * 2, (4 + 2) * 2]
 
@@ -116,7 +116,7 @@ def test_how_many_images_go_together(pipeline, monkeypatch):
 
 def test_long_lists_are_split_and_the_result_stays(wide, monkeypatch):
     pipe = wide("sd1")
-    aligner = pa.Aligner(pipe, config=pa.AlignConfig(**STEPS), batch_size=100)
+    aligner = model_of(pipe, config=pa.AlignConfig(**STEPS), batch_size=100)
     images = pictures(*[(40, 30)] * 5)
     each = [["dog"], ["cat", "dog"], ["car"], ["tree", "dog", "cat"], ["zebra"]]
     whole, seen = batches(pipe, lambda: aligner.align(images, each))
@@ -141,10 +141,10 @@ def test_out_of_memory_in_the_middle_of_a_group(wide):
     images = pictures((40, 30), (30, 50), (64, 64))
     config = pa.AlignConfig(elbo_steps=3, collect_steps=3)
     expected = [
-        pa.Aligner(pipe, config=config).align(image, classes)
+        model_of(pipe, config=config).align(image, classes)
         for image, classes in zip(images, EACH, strict=True)
     ]
-    aligner = pa.Aligner(pipe, config=config, batch_size=16)
+    aligner = model_of(pipe, config=config, batch_size=16)
     handle = refuse_above(5, pipe.unet, seen)
     try:
         with pytest.warns(RuntimeWarning, match="out of memory with 12 passes at once"):
@@ -177,12 +177,12 @@ def test_sums_start_anew_after_a_late_failure(wide):
     pipe = wide("sd1")
     images = pictures((40, 30), (30, 50), (64, 64))
     config = pa.AlignConfig(**STEPS)
-    expected = pa.Aligner(pipe, config=config).align(images, EACH)
+    expected = model_of(pipe, config=config).align(images, EACH)
     for at in (2, 6):
         failing = Fragile(pipe.unet, at)
         try:
             with pytest.warns(RuntimeWarning, match="out of memory with 3 passes at once"):
-                found = pa.Aligner(pipe, config=config, batch_size=3).align(images, EACH)
+                found = model_of(pipe, config=config, batch_size=3).align(images, EACH)
         finally:
             failing.handle.remove()
         for pair in zip(found, expected, strict=True):

@@ -25,7 +25,7 @@ def noise(seed=0):
 def test_maps_over_the_steps_on_every_family(any_pipe):
     plain = any_pipe("a dog and a cat", generator=noise(), **CALL).images
     before = fingerprint(wrap(any_pipe).denoiser)
-    with pa.capture(any_pipe, words=["dog", "cat"]) as maps:
+    with pa.load(any_pipe).capture(words=["dog", "cat"]) as maps:
         observed = any_pipe("a dog and a cat", generator=noise(), **CALL).images
     after = any_pipe("a dog and a cat", generator=noise(), **CALL).images
 
@@ -55,7 +55,7 @@ def test_only_the_conditional_half_is_read(pipeline, guidance):
     handle = unet.register_forward_pre_hook(
         lambda module, args, kwargs: seen.append((args[0].clone(), int(args[1]))), with_kwargs=True
     )
-    with pa.capture(pipe, ["dog"], cross_weights="uniform") as maps:
+    with pa.load(pipe).capture(["dog"], cross_weights="uniform") as maps:
         pipe(
             "a red dog",
             negative_prompt="a dog, a dog, a dog",
@@ -83,7 +83,7 @@ def test_only_the_conditional_half_is_read(pipeline, guidance):
 
 def test_batches_of_prompts_and_images(pipeline):
     pipe = pipeline("sd1")
-    with pa.capture(pipe, ["dog", "cat"]) as maps:
+    with pa.load(pipe).capture(["dog", "cat"]) as maps:
         pipe(
             ["a red dog", "two hot cat, a dog"],
             num_images_per_prompt=2,
@@ -102,10 +102,10 @@ def test_batch_equals_single_calls(pipeline):
     pipe = pipeline("sdxl")
     latents = torch.randn(2, 4, 32, 32, generator=noise())
     prompts = ["a dog", "a tree and a red dog"]
-    with pa.capture(pipe, ["dog"]) as together:
+    with pa.load(pipe).capture(["dog"]) as together:
         pipe(prompts, latents=latents, **CALL)
     for index, prompt in enumerate(prompts):
-        with pa.capture(pipe, ["dog"]) as alone:
+        with pa.load(pipe).capture(["dog"]) as alone:
             pipe(prompt, latents=latents[index : index + 1], **CALL)
         torch.testing.assert_close(
             together["dog"][:, index], alone["dog"][:, 0], atol=1e-4, rtol=1e-3
@@ -121,7 +121,7 @@ def test_image_to_image(pipeline, name, kind):
     options = {"requires_safety_checker": False} if name == "sd1" else {}
     pipe = kind(**components, **options)
     pipe.set_progress_bar_config(disable=True)
-    with pa.capture(pipe, ["dog"]) as maps:
+    with pa.load(pipe).capture(["dog"]) as maps:
         pipe("a dog", image=tiny.photo(128, 64), strength=0.6, num_inference_steps=5,
              output_type="np", generator=noise())  # fmt: skip
     height, width = maps["dog"].shape[-2:]
@@ -129,14 +129,14 @@ def test_image_to_image(pipeline, name, kind):
 
 
 def test_not_square(any_pipe):
-    with pa.capture(any_pipe, ["dog"]) as maps:
+    with pa.load(any_pipe).capture(["dog"]) as maps:
         any_pipe("a dog", height=64, width=160, **CALL)
     height, width = maps["dog"].shape[-2:]
     assert width / height == 2.5
 
 
 def test_sides_that_halve_unevenly(pipeline):
-    with pa.capture(pipeline("sd1"), ["dog"]) as maps:
+    with pa.load(pipeline("sd1")).capture(["dog"]) as maps:
         pipeline("sd1")("a dog", height=72, width=104, **CALL)  # latents 18 x 26
     assert maps["dog"].shape[-2:] == (18, 26)
 
@@ -145,20 +145,20 @@ def test_embeddings_need_the_prompt(pipeline):
     pipe = pipeline("sd1")
     embeds, negative = pipe.encode_prompt("a dog", "cpu", 1, True)
     call = {"prompt_embeds": embeds, "negative_prompt_embeds": negative, **CALL}
-    with pytest.raises(ValueError, match="only embeddings"), pa.capture(pipe, ["dog"]):
+    with pytest.raises(ValueError, match="only embeddings"), pa.load(pipe).capture(["dog"]):
         pipe(**call)
-    with pa.capture(pipe, ["dog"], prompt="a dog") as by_embeds:
+    with pa.load(pipe).capture(["dog"], prompt="a dog") as by_embeds:
         pipe(**call, generator=noise())
-    with pa.capture(pipe, ["dog"]) as by_text:
+    with pa.load(pipe).capture(["dog"]) as by_text:
         pipe("a dog", generator=noise(), **CALL)
     torch.testing.assert_close(by_embeds["dog"], by_text["dog"])
 
 
 def test_words_inside_longer_words_are_left_to_them(pipeline):
     pipe = pipeline("sd1")
-    with pa.capture(pipe, ["dog", "hot dog"]) as both:
+    with pa.load(pipe).capture(["dog", "hot dog"]) as both:
         pipe("a dog and a hot dog", generator=noise(), **CALL)
-    with pa.capture(pipe, ["dog"]) as alone:
+    with pa.load(pipe).capture(["dog"]) as alone:
         pipe("a dog and a hot dog", generator=noise(), **CALL)
     assert not torch.allclose(both["dog"], alone["dog"])  # alone, both occurrences count
 
@@ -171,7 +171,7 @@ def test_pipeline_is_restored_after_an_error(pipeline, name):
     def stop(pipe, step, timestep, kwargs):
         raise RuntimeError("stopped half way")
 
-    with pytest.raises(RuntimeError, match="half way"), pa.capture(pipe, ["dog"]) as maps:
+    with pytest.raises(RuntimeError, match="half way"), pa.load(pipe).capture(["dog"]) as maps:
         pipe("a dog", callback_on_step_end=stop, **CALL)
     assert_same(before, fingerprint(wrap(pipe).denoiser))
     assert "encode_prompt" not in vars(pipe)
@@ -181,7 +181,7 @@ def test_pipeline_is_restored_after_an_error(pipeline, name):
 def test_missing_word_is_named(pipeline):
     with (
         pytest.raises(ValueError, match=r"word 'zebra' does not occur on its own in \['a dog'\]"),
-        pa.capture(pipeline("sd1"), ["dog", "zebra"]),
+        pa.load(pipeline("sd1")).capture(["dog", "zebra"]),
     ):
         pipeline("sd1")("a dog", **CALL)
 
@@ -189,13 +189,13 @@ def test_missing_word_is_named(pipeline):
 def test_second_prompts_are_refused(pipeline):
     with (
         pytest.raises(ValueError, match="leave prompt_2 out"),
-        pa.capture(pipeline("sdxl"), ["dog"]),
+        pa.load(pipeline("sdxl")).capture(["dog"]),
     ):
         pipeline("sdxl")("a dog", prompt_2="a cat", **CALL)
 
 
 def test_nothing_captured_is_said(pipeline):
-    with pa.capture(pipeline("sd1"), ["dog"]) as maps:
+    with pa.load(pipeline("sd1")).capture(["dog"]) as maps:
         pass
     with pytest.raises(ValueError, match="nothing captured"):
         _ = maps.steps
@@ -205,7 +205,7 @@ def test_nothing_captured_is_said(pipeline):
 
 def test_second_call_starts_anew(pipeline):
     pipe = pipeline("sd2-v")
-    with pa.capture(pipe, ["dog"]) as maps:
+    with pa.load(pipe).capture(["dog"]) as maps:
         pipe("a dog", **CALL)
         pipe("a dog and a car", generator=noise(), num_inference_steps=2, output_type="np")
     assert len(maps) == 2
@@ -213,7 +213,7 @@ def test_second_call_starts_anew(pipeline):
 
 def test_skip_layer_guidance_passes_are_left_out(pipeline):
     pipe = pipeline("sd3")
-    with pa.capture(pipe, ["dog"]) as maps:
+    with pa.load(pipe).capture(["dog"]) as maps:
         pipe(
             "a dog",
             skip_guidance_layers=[1],
@@ -227,7 +227,7 @@ def test_skip_layer_guidance_passes_are_left_out(pipeline):
 
 def test_memory_stays_bounded(pipeline):
     """Only head-mean maps of the wanted columns are kept, one per step."""
-    with pa.capture(pipeline("sd1"), ["dog"]) as maps:
+    with pa.load(pipeline("sd1")).capture(["dog"]) as maps:
         pipeline("sd1")("a dog", **CALL)
     assert maps.steps.numel() == len(maps) * 32 * 32
 
@@ -242,16 +242,16 @@ def test_freed_text_encoders(pipeline):
         parts[name] = None
     freed = type(whole)(**parts)
     freed.set_progress_bar_config(disable=True)
-    with pa.capture(freed, ["dog"], prompt="a dog") as maps:
+    with pa.load(freed).capture(["dog"], prompt="a dog") as maps:
         freed(**call, generator=noise())
-    with pa.capture(whole, ["dog"]) as expected:
+    with pa.load(whole).capture(["dog"]) as expected:
         whole("a dog", guidance_scale=0.0, generator=noise(), **CALL)
     torch.testing.assert_close(maps["dog"], expected["dog"])
 
 
 def test_a_word_cut_off_in_one_prompt_of_a_batch(pipeline):
     pipe = pipeline("sd1")
-    with pa.capture(pipe, ["dog"]) as maps:
+    with pa.load(pipe).capture(["dog"]) as maps:
         pipe(["a dog", "a " * 80 + "dog"], **CALL)
     assert (maps["dog"][:, 0] > 0).all()
     assert (maps["dog"][:, 1] == 0).all()
@@ -264,7 +264,7 @@ def test_unknown_guidance_is_explained(pipeline):
     )
     pipe.set_progress_bar_config(disable=True)
     processors = dict(pipe.unet.attn_processors)
-    with pa.capture(pipe, ["dog"]) as maps:
+    with pa.load(pipe).capture(["dog"]) as maps:
         pipe("a dog", pag_scale=2.0, **CALL)
     pipe.unet.set_attn_processor(processors)
     with pytest.raises(ValueError, match="ran 3 images at once where 1, or twice that"):
@@ -273,9 +273,9 @@ def test_unknown_guidance_is_explained(pipeline):
 
 def test_fused_projections_are_read():
     pipe = tiny.sd1()
-    with pa.capture(pipe, ["dog"]) as plain:
+    with pa.load(pipe).capture(["dog"]) as plain:
         pipe("a dog", generator=noise(), **CALL)
     pipe.fuse_qkv_projections(vae=False)
-    with pa.capture(pipe, ["dog"]) as fused:
+    with pa.load(pipe).capture(["dog"]) as fused:
         pipe("a dog", generator=noise(), **CALL)
     torch.testing.assert_close(fused["dog"], plain["dog"], atol=1e-5, rtol=1e-3)

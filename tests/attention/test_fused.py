@@ -10,6 +10,7 @@ import torch
 
 import pixalign as pa
 import tiny
+from helpers import model_of
 from pixalign.attention import fused
 
 CUDA = torch.cuda.is_available()
@@ -58,7 +59,7 @@ def test_images_together_give_the_same_maps(pipeline, name, monkeypatch):
     if CUDA:
         pipe.to("cuda", torch.float16)
     config = pa.AlignConfig.uncalibrated(collect_steps=3)
-    aligner = pa.Aligner(pipe, config=config)
+    aligner = model_of(pipe, config=config)
     photos = [tiny.photo(64, 64), tiny.photo(64, 64)]
     if not CUDA:  # float32, which a GPU's kernels would round
         monkeypatch.setattr(fused, "usable", lambda query: True)

@@ -20,8 +20,8 @@ from diffusers import (
 
 import pixalign as pa
 import tiny
-from helpers import equal, everything
-from pixalign.backbones import FAMILIES, load, wrap
+from helpers import equal, everything, model_of
+from pixalign.backbones import FAMILIES, load_backbone, wrap
 from pixalign.backbones.load import family_of_folder, resolve_device
 from pixalign.diffusion.timesteps import positions
 from pixalign.pictures.reading import to_pixels
@@ -144,7 +144,7 @@ def test_loaded_pipeline_is_left_exactly_as_it_was(any_pipe, photo):
     any_pipe("a dog", num_inference_steps=1, output_type="latent")
     before = everything(any_pipe)
     settings = pa.AlignConfig(elbo_steps=2, collect_steps=2)
-    pa.Aligner.from_pretrained(any_pipe).align(photo, ["dog", "hot dog"], config=settings)
+    model_of(any_pipe).align(photo, ["dog", "hot dog"], config=settings)
     after = everything(any_pipe)
 
     assert before.keys() == after.keys()
@@ -157,13 +157,13 @@ def test_half_precision_pipeline_keeps_its_vae(photo):
     pipe = tiny.sd1().to(torch.bfloat16)
     before = everything(pipe)
     settings = pa.AlignConfig(elbo_steps=2, collect_steps=2)
-    result = pa.Aligner(pipe).align(photo, ["dog", "cat"], config=settings)
+    result = model_of(pipe).align(photo, ["dog", "cat"], config=settings)
 
     assert np.isfinite(result.heatmaps).all()
     assert result.provenance["model"]["dtype"] == "bfloat16"
     after = everything(pipe)
     assert all(equal(before[key], after[key]) for key in before)
-    full = pa.Aligner(tiny.sd1()).align(photo, ["dog", "cat"], config=settings)
+    full = model_of(tiny.sd1()).align(photo, ["dog", "cat"], config=settings)
     np.testing.assert_allclose(result.losses, full.losses, rtol=0.05)
 
 
@@ -172,8 +172,8 @@ def test_folder_and_object_give_the_same(pipeline, name, tmp_path, photo):
     pipe = pipeline(name)
     pipe.save_pretrained(tmp_path / "model")
     settings = pa.AlignConfig(elbo_steps=2, collect_steps=2)
-    loaded = pa.Aligner.from_pretrained(tmp_path / "model", device="cpu")
-    given = pa.Aligner.from_pretrained(pipe)
+    loaded = model_of(tmp_path / "model", device="cpu")
+    given = model_of(pipe)
 
     theirs, as_laid_out = (
         a.align(photo, ["dog", "zebra"], config=settings) for a in (given, loaded)
@@ -202,7 +202,7 @@ def test_unknown_family_is_refused_before_weights_are_read(tmp_path, model):
     }
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match=rf"{model}.*no known family.*sd: .*sdxl: .*sd3: "):
-        load(tmp_path)
+        load_backbone(tmp_path)
     assert family_of_folder(tmp_path) is None
 
 
@@ -215,7 +215,7 @@ def test_inpainting_networks_are_refused(sd1):
     pipe = copy.copy(sd1)
     pipe.unet = type(sd1.unet).from_config(sd1.unet.config, in_channels=9)
     with pytest.raises(ValueError, match=r"9 input channels.*inpainting"):
-        pa.Aligner(pipe)
+        model_of(pipe).encode(tiny.photo(40, 40))
 
 
 @pytest.mark.parametrize(
@@ -227,18 +227,18 @@ def test_inpainting_networks_are_refused(sd1):
 )
 def test_models_that_are_not_there(model, error, message):
     with pytest.raises(error, match=message):
-        pa.Aligner.from_pretrained(model)
+        model_of(model)
 
 
 def test_folder_without_a_pipeline_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no model_index\.json"):
-        load(tmp_path)
+        load_backbone(tmp_path)
 
 
 def test_pickled_weights_are_refused(sd1, tmp_path):
     sd1.save_pretrained(tmp_path, safe_serialization=False)
     with pytest.raises(OSError, match=r"cannot load .*safetensors"):
-        load(tmp_path, device="cpu")
+        load_backbone(tmp_path, device="cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
@@ -249,11 +249,11 @@ def test_missing_device_is_named():
 
 def test_bad_choices_are_named(sd1_folder, sd1):
     with pytest.raises(ValueError, match="device is 'gpu'; allowed: 'auto', 'cpu', 'cuda', 'mps'"):
-        load(sd1_folder, device="gpu")
+        load_backbone(sd1_folder, device="gpu")
     with pytest.raises(ValueError, match="dtype is 'half'; allowed"):
-        load(sd1_folder, dtype="half")
+        load_backbone(sd1_folder, dtype="half")
     with pytest.raises(ValueError, match="cannot change a loaded pipeline"):
-        pa.Aligner.from_pretrained(sd1, dtype="float16")
+        model_of(sd1, dtype="float16")
 
 
 def test_unknown_prediction_type_is_named():
@@ -265,7 +265,7 @@ def test_unknown_prediction_type_is_named():
 
 def test_sample_prediction_works(photo):
     pipe = tiny.sd1(prediction_type="sample")
-    result = pa.Aligner(pipe).align(
+    result = model_of(pipe).align(
         photo, ["dog", "cat"], config=pa.AlignConfig(elbo_steps=2, collect_steps=2)
     )
     assert result.provenance["model"]["objective"] == "sample"
@@ -275,10 +275,10 @@ def test_sample_prediction_works(photo):
 def test_compiled_pipeline_is_read_eagerly(photo):
     """Hooks are invisible to compiled code, so reading must step around it."""
     settings = pa.AlignConfig.uncalibrated(collect_steps=2)
-    plain = pa.Aligner(tiny.sd1()).align(photo, ["dog", "cat"], config=settings)
+    plain = model_of(tiny.sd1()).align(photo, ["dog", "cat"], config=settings)
     pipe = tiny.sd1()
     pipe.unet = torch.compile(pipe.unet, backend="eager")
-    whole = pa.Aligner(pipe)
+    whole = model_of(pipe)
     steps = whole.backbone.schedule.at_positions(positions("even", 1))
     with torch.no_grad():  # compiled before the hooks come
         whole.backbone.predict(
@@ -355,7 +355,7 @@ def test_pipelines_with_a_part_missing_are_refused():
     pipe.text_encoder = None
     assert wrap(pipe).family == "sd"  # enough to capture
     with pytest.raises(ValueError, match="text_encoder is missing"):
-        pa.Aligner(pipe)
+        model_of(pipe).align(tiny.photo(40, 40), ["dog"])
 
 
 def test_tiny_autoencoders_are_refused(photo):
@@ -367,14 +367,14 @@ def test_tiny_autoencoders_are_refused(photo):
         num_decoder_blocks=(1, 1, 1),
     )
     with pytest.raises(ValueError, match="AutoencoderTiny has no posterior"):
-        pa.Aligner(pipe).align(photo, ["dog"])
+        model_of(pipe).align(photo, ["dog"])
 
 
 def test_textual_inversions_of_several_vectors_are_refused(photo):
     pipe = tiny.sd1()
     vectors = {"<toy>": torch.randn(4, pipe.text_encoder.config.hidden_size)}
     pipe.load_textual_inversion(vectors)
-    aligner = pa.Aligner(pipe)
+    aligner = model_of(pipe)
     with pytest.raises(ValueError, match="textual inversion of several vectors"):
         aligner.align(photo, ["<toy>", "dog"])
     assert aligner.align(photo, ["dog"], config=pa.AlignConfig(elbo_steps=1, collect_steps=1))
@@ -384,10 +384,10 @@ def test_damaged_folders_are_explained(sd1_folder, tmp_path):
     folder = shutil.copytree(sd1_folder, tmp_path / "model")
     (folder / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"")
     with pytest.raises(OSError, match="cannot load"):
-        load(folder, device="cpu")
+        load_backbone(folder, device="cpu")
     (folder / "model_index.json").write_text("{")
     with pytest.raises(ValueError, match=r"damaged model_index\.json"):
-        load(folder, device="cpu")
+        load_backbone(folder, device="cpu")
     assert family_of_folder(folder) is None
 
 
@@ -396,7 +396,7 @@ def test_folder_without_tokenizer_files_is_explained(sd1_folder, tmp_path, photo
     for file in (folder / "tokenizer").iterdir():
         file.unlink()
     with pytest.raises((OSError, ValueError), match=r"cannot load|tokenizer has \d+ tokens"):
-        pa.Aligner.from_pretrained(folder, device="cpu").align(photo, ["dog"])
+        model_of(folder, device="cpu").align(photo, ["dog"])
 
 
 @pytest.mark.parametrize("device", ["cpu:x", "cpu:0", "cuda:x", "mps:1"])
@@ -409,4 +409,4 @@ def test_image_prompt_adapters_are_refused():
     pipe = tiny.sd1()
     pipe.unet.register_to_config(encoder_hid_dim_type="ip_image_proj")
     with pytest.raises(ValueError, match=r"unload_ip_adapter\(\)"):
-        pa.Aligner(pipe)
+        model_of(pipe).encode(tiny.photo(40, 40))

@@ -15,6 +15,7 @@ from helpers import (
     equal,
     everything,
     losses,
+    model_of,
     pictures,
     refuse_above,
     setting,
@@ -62,10 +63,10 @@ def test_compiled_passes_give_the_same_and_leave_the_pipeline_alone(
     pipe, backend = wide(name), Backend()
     budget = {"elbo_steps": steps, "collect_steps": 2}
     images, classes = pictures((40, 30), (30, 50)), ["dog", "zebra", "car"]
-    plain = pa.Aligner(pipe, config=pa.AlignConfig(**budget), batch_size=8)
+    plain = model_of(pipe, config=pa.AlignConfig(**budget), batch_size=8)
     expected = plain.align(images[0], classes)
     before, denoiser = everything(pipe), plain.backbone.denoiser
-    compiled = pa.Aligner(pipe, config=plain.config, batch_size=8, compile=backend)
+    compiled = model_of(pipe, config=plain.config, batch_size=8, compile=backend)
     seen = epsilon_batches(compiled.backbone, monkeypatch)
 
     found = compiled.align(images[0], classes)
@@ -102,12 +103,12 @@ def test_compiled_passes_give_the_same_and_leave_the_pipeline_alone(
 
 
 def test_compiling_is_asked_for(sd1, sd1_folder, uncompiled):
-    assert not pa.Aligner(sd1).backbone.compiled
-    assert not pa.Aligner.from_pretrained(sd1_folder, device="cpu").backbone.compiled
-    assert pa.Aligner(sd1, compile=True).backbone.compiled
-    assert pa.Aligner.from_pretrained(sd1, compile="eager").backbone.compiled
+    assert not model_of(sd1).backbone.compiled
+    assert not model_of(sd1_folder, device="cpu").backbone.compiled
+    assert model_of(sd1, compile=True).backbone.compiled
+    assert model_of(sd1, compile="eager").backbone.compiled
     with pytest.raises(RuntimeError, match="'gcc'"):
-        pa.Aligner(sd1, compile="gcc")
+        model_of(sd1, compile="gcc")
 
 
 # ---- two sizes ----
@@ -211,8 +212,8 @@ def test_filling_is_not_in_the_result(
 def test_every_work_has_the_same_two_sizes(wide, uncompiled, monkeypatch):
     """Whatever the number of images, classes and stages."""
     config = pa.AlignConfig.fast(elbo_steps=6, elbo_stage=2, collect_steps=1)
-    aligner = pa.Aligner(wide("sd1"), config=config, batch_size=16, compile="eager")
-    plain = pa.Aligner(wide("sd1"), config=config, batch_size=16)
+    aligner = model_of(wide("sd1"), config=config, batch_size=16, compile="eager")
+    plain = model_of(wide("sd1"), config=config, batch_size=16)
     seen = epsilon_batches(aligner.backbone, monkeypatch)
     images = pictures((40, 30), (30, 50), (64, 64))
     each = [["dog", "cat"], ["car", "tree", "zebra", "door", "dog"], ["hot dog"]]
@@ -226,8 +227,8 @@ def test_every_work_has_the_same_two_sizes(wide, uncompiled, monkeypatch):
 def test_out_of_memory_with_compiled_passes(wide, uncompiled):
     pipe, seen = wide("sd1"), []
     config = pa.AlignConfig(elbo_steps=6, collect_steps=2)
-    expected = pa.Aligner(pipe, config=config).align(tiny.photo(40, 30), ["dog", "cat", "car"])
-    aligner = pa.Aligner(pipe, config=config, batch_size=16, compile="eager")
+    expected = model_of(pipe, config=config).align(tiny.photo(40, 30), ["dog", "cat", "car"])
+    aligner = model_of(pipe, config=config, batch_size=16, compile="eager")
     handle = refuse_above(8, pipe.unet, seen)
     try:
         with pytest.warns(RuntimeWarning, match="out of memory with 16 passes at once"):
@@ -241,7 +242,7 @@ def test_out_of_memory_with_compiled_passes(wide, uncompiled):
 def test_out_of_memory_with_a_filled_batch_of_one_pass(wide, uncompiled):
     pipe = wide("sd1")
     config = pa.AlignConfig(elbo_steps=1, collect_steps=1)
-    aligner = pa.Aligner(pipe, config=config, batch_size=16, compile="eager")
+    aligner = model_of(pipe, config=config, batch_size=16, compile="eager")
     handle = refuse_above(1, pipe.unet, [])
     try:
         with pytest.warns(RuntimeWarning, match="out of memory"):
@@ -255,7 +256,7 @@ def test_out_of_memory_with_a_filled_batch_of_one_pass(wide, uncompiled):
 
 def test_compiled_passes_see_few_shapes(pipeline, uncompiled):
     config, pipe = pa.AlignConfig(resize="keep"), pipeline("sd3")
-    plain, compiled = (pa.Aligner(pipe, config=config, compile=c) for c in (False, "eager"))
+    plain, compiled = (model_of(pipe, config=config, compile=c) for c in (False, "eager"))
     native = compiled.encode(tiny.photo(90, 90)).latents.shape
     assert compiled.encode(tiny.photo(96, 88)).latents.shape == native
     photos = [tiny.photo(width, 64) for width in range(40, 230, 12)]

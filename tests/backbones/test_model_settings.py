@@ -10,6 +10,7 @@ import torch
 
 import pixalign as pa
 from conftest import QUICK
+from helpers import model_of
 from pixalign.backbones.locations import EMBEDDED
 from pixalign.backbones.model_settings import SETTINGS_FILE, model_settings
 from pixalign.config import MODEL_SETTINGS
@@ -79,12 +80,12 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 
 def test_a_folders_settings_are_used(folder, sd1, photo):
-    aligner = pa.Aligner.from_pretrained(folder, device="cpu", config=pa.AlignConfig(**QUICK))
+    aligner = model_of(folder, device="cpu", config=pa.AlignConfig(**QUICK))
     result = aligner.align(photo, ["dog", "cat"])
 
     assert result.config == pa.AlignConfig(
-        gamma=0.6, centred=True, cross_weights={"mid-8-1": 1.0, "up-4-2": 0.5},
-        collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55,
+        method="elbo", calibrate="elbo", gamma=0.6, centred=True,
+        cross_weights={"mid-8-1": 1.0, "up-4-2": 0.5}, collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55,
         min_peak_ratio=1.1, **QUICK,
     )  # fmt: skip
     assert result.provenance["timesteps"]["collect"] == [350, 450]
@@ -95,15 +96,15 @@ def test_a_folders_settings_are_used(folder, sd1, photo):
     assert not np.array_equal(result.mask(), result.mask(0.4))
     aligner.backbone.denoiser.to(memory_format=torch.contiguous_format)  # as the other's
     ours = aligner.align(photo, ["dog", "cat"])
-    same = pa.Aligner(sd1).align(photo, ["dog", "cat"], config=result.config)
+    same = model_of(sd1).align(photo, ["dog", "cat"], config=result.config)
     assert np.array_equal(ours.heatmaps, same.heatmaps)
-    other = pa.Aligner(sd1, config=pa.AlignConfig(**QUICK)).align(photo, ["dog", "cat"])
+    other = model_of(sd1, config=pa.AlignConfig(**QUICK)).align(photo, ["dog", "cat"])
     assert not np.allclose(result.heatmaps, other.heatmaps, atol=1e-2)
     assert other.config == pa.AlignConfig(**QUICK).resolved()
 
 
 def test_a_call_decides_over_the_folder(folder, photo):
-    aligner = pa.Aligner.from_pretrained(str(folder), device="cpu")
+    aligner = model_of(str(folder), device="cpu")
     plain = aligner.align(photo, ["dog"], config=pa.AlignConfig.uncalibrated(collect_steps=2))
     assert plain.config.threshold == 0.35
     assert np.array_equal(plain.mask(), plain.mask(0.35))
@@ -114,7 +115,7 @@ def test_a_call_decides_over_the_folder(folder, photo):
     result = aligner.align(photo, ["dog"], config=given)
     assert result.config == given
     assert result.provenance["timesteps"]["collect"] == [750, 850]
-    official = pa.AlignConfig.official(calibrate=False, collect_timesteps=(20, 200))
+    official = pa.AlignConfig.official(method="attention", collect_timesteps=(20, 200))
     result = aligner.align(photo, ["dog"], config=official)
     assert result.config.cross_weights == "resolution"
     assert result.provenance["timesteps"]["collect"] == [20, 200]
@@ -124,11 +125,11 @@ def test_a_broken_file_is_said_before_the_weights_are_read(folder):
     (folder / "unet" / "diffusion_pytorch_model.safetensors").unlink()
     (folder / SETTINGS_FILE).write_text('{"threshold": 2}')
     with pytest.raises(ValueError, match=r"own-sd1.pixalign\.json' is no model's settings"):
-        pa.Aligner.from_pretrained(folder)
+        model_of(folder)
 
 
 def test_a_pipeline_may_be_given_settings(sd1, photo):
-    aligner = pa.Aligner(sd1, own=OWN, config=pa.AlignConfig.uncalibrated(collect_steps=2))
+    aligner = model_of(sd1, settings=OWN, config=pa.AlignConfig.uncalibrated(collect_steps=2))
     result = aligner.align(photo, ["dog"])
     assert result.config.cross_weights == OWN["cross_weights"]
     assert result.config.threshold == 0.35
@@ -138,7 +139,7 @@ def test_named_layers_are_read(sd1, photo):
     """The lowest resolution of this UNet has one layer: by name or by rank, it is the same."""
     plain = pa.AlignConfig.uncalibrated(self_attention="none", collect_steps=2)
     named, ranked, other = (
-        pa.Aligner(sd1).align(photo, ["dog", "cat"], config=replace(plain, cross_weights=weights))
+        model_of(sd1).align(photo, ["dog", "cat"], config=replace(plain, cross_weights=weights))
         for weights in ({"mid-8-1": 1}, (1, 0, 0, 0), {"up-4-2": 1})
     )
     assert np.array_equal(named.heatmaps, ranked.heatmaps)
@@ -148,17 +149,17 @@ def test_named_layers_are_read(sd1, photo):
 def test_unknown_layers_are_refused_with_those_there_are(sd1, photo):
     config = pa.AlignConfig.uncalibrated(cross_weights={"mid-4-1": 1}, collect_steps=1)
     with pytest.raises(ValueError, match=r"'mid-4-1'; allowed: 'down-1-1', .*'mid-8-1', "):
-        pa.Aligner(sd1).align(photo, ["dog"], config=config)
+        model_of(sd1).align(photo, ["dog"], config=config)
 
 
 def test_the_embedded_model_needs_no_name(photo):
-    aligner = pa.Aligner.from_pretrained(device="cpu", config=pa.AlignConfig(**QUICK))
-    assert aligner.own == model_settings(EMBEDDED)
+    aligner = model_of(device="cpu", config=pa.AlignConfig(**QUICK))
+    assert aligner.settings == model_settings(EMBEDDED)
     assert aligner.backbone.native_size == (128, 128)
     result = aligner.align(photo, ["strawberry", "dog"])
     assert result.provenance["model"]["name"] == "sd1-like, embedded"
-    assert result.config == aligner.config.resolved("sd", aligner.own)
+    assert result.config == aligner.config.resolved("sd", aligner.settings)
     assert result.heatmaps.shape == (2, 80, 120)
 
-    by_path = pa.Aligner.from_pretrained(str(EMBEDDED), device="cpu")
-    assert (by_path.name, by_path.own) == (str(EMBEDDED), aligner.own)
+    by_path = model_of(str(EMBEDDED), device="cpu")
+    assert (by_path.name, by_path.settings) == (str(EMBEDDED), aligner.settings)

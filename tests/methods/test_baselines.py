@@ -15,7 +15,8 @@ import torch
 import baseline_references as reference
 import pixalign as pa
 import tiny
-from pixalign import methods as baselines
+from helpers import model_of
+from pixalign.methods import METHODS
 from pixalign.pictures.reading import to_pixels
 
 CLASSES = ["screen", "hot dog", "zebra"]
@@ -58,8 +59,8 @@ def masks(resize):
 @cache
 def ours(name, family, resize, scores):
     config = pa.AlignConfig(prompt_order="given", resize=resize)
-    aligner = pa.Aligner(small(family), config=config, batch_size=2)
-    method = baselines.method(name, aligner, **OPTIONS[name])
+    aligner = model_of(small(family), config=config, batch_size=2)
+    method = METHODS[name](aligner, **OPTIONS[name])
     extra = {"target_masks": masks(resize)} if method.supervised else {}
     return method.align(photo(resize), CLASSES, seed=3, scores=scores, **extra)
 
@@ -67,7 +68,7 @@ def ours(name, family, resize, scores):
 @cache
 def theirs(name, family, resize, scores, trap=None):
     pipe, picture = small(family), photo(resize)
-    encoded = pa.Aligner(pipe, config=pa.AlignConfig(resize=resize)).encode(picture)
+    encoded = model_of(pipe, config=pa.AlignConfig(resize=resize)).encode(picture)
     seen = tuple(side * 4 for side in encoded.latents.shape[-2:])
     setting = reference.Setting(
         pipe, to_pixels(picture, seen), (picture.height, picture.width), CLASSES, 3, scores, trap
@@ -122,8 +123,8 @@ def test_scores_change_the_maps_and_only_where_they_are_below_one(name):
         assert (changed[1:] > 0.01).all()
     np.testing.assert_allclose(calibrated.scores, SCORES)
     np.testing.assert_allclose(calibrated.exponents, 1 / np.array(SCORES), rtol=1e-6)
-    assert calibrated.config.calibrate
-    assert not plain.config.calibrate
+    assert calibrated.config.calibrate == "elbo"
+    assert plain.config.calibrate == "none"
     assert (plain.scores == 1).all()
 
 

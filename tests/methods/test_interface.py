@@ -11,15 +11,17 @@ from PIL import Image
 
 import pixalign as pa
 import tiny
-from pixalign import methods as baselines
+from helpers import model_of
 from pixalign.alignment import heatmaps
+from pixalign.alignment.collect import AttributionText
 from pixalign.attention import AttentionReader, cross_keys
+from pixalign.attention.sites import nearest_factor
 from pixalign.bench.datasets import open_dataset
 from pixalign.core.values import Phrase
-from pixalign.methods.base import EVENLY
+from pixalign.methods import METHODS
+from pixalign.methods.baseline import EVENLY
 from pixalign.methods.diffseg import _divergence, anchor_rows, merged
 from pixalign.methods.diffsegmenter import WEIGHT, shared
-from pixalign.methods.reading import OwnText, nearest_factor
 from pixalign.text.prompts import compose
 from pixalign.text.weighting import weighted
 
@@ -40,18 +42,18 @@ def small(name="sd1"):
     """An aligner of a tiny pipeline at 64 pixels."""
     pipe = tiny.BUILDERS[name]()
     (pipe.unet if hasattr(pipe, "unet") else pipe.transformer).register_to_config(sample_size=16)
-    return pa.Aligner(pipe, config=pa.AlignConfig(elbo_steps=3))
+    return model_of(pipe, config=pa.AlignConfig(elbo_steps=3))
 
 
 def method(name, aligner=None):
-    return baselines.method(name, aligner or small(), **OPTIONS[name])
+    return METHODS[name](aligner or small(), **OPTIONS[name])
 
 
 def masks(name, picture, count=3):
     """The keyword that a supervised method needs."""
     found = np.zeros((count, picture.height, picture.width), bool)
     found[:, : picture.height // 2] = True
-    return {"target_masks": found} if baselines.METHODS[name].supervised else {}
+    return {"target_masks": found} if METHODS[name].supervised else {}
 
 
 # ---- as Aligner.align ----
@@ -108,7 +110,7 @@ def test_only_diffseg_sees_no_noise(name):
 def test_the_size_of_batches_changes_nothing(name):
     picture = tiny.photo(40, 40)
     found = [
-        method(name, pa.Aligner(small().backbone, batch_size=size))
+        method(name, model_of(small().backbone, batch_size=size))
         .align(picture, CLASSES, **masks(name, picture))
         .heatmaps
         for size in (1, 5)
@@ -119,7 +121,7 @@ def test_the_size_of_batches_changes_nothing(name):
 def test_measured_scores_are_those_of_the_aligner():
     picture = tiny.photo(40, 40)
     expected = small().align(picture, CLASSES, seed=4)
-    measured = method("daam").align(picture, CLASSES, seed=4, calibrate=True)
+    measured = method("daam").align(picture, CLASSES, seed=4, calibrate="elbo")
     given = method("daam").align(picture, CLASSES, seed=4, scores=expected.scores)
 
     assert np.array_equal(measured.scores, expected.scores)
@@ -176,15 +178,15 @@ def test_joint_attention_is_refused(name):
 
 
 def test_unknown_names_and_steps_are_refused():
-    assert tuple(baselines.METHODS) == NAMES
-    with pytest.raises(ValueError, match=r"method is 'dam'; allowed: 'daam', 'ovam'"):
-        baselines.method("dam", small())
+    assert tuple(METHODS) == ("elbo", "attention", *NAMES)
+    with pytest.raises(ValueError, match=r"method is 'dam'; allowed: 'elbo', 'attention', 'daam'"):
+        small().align(tiny.photo(40, 40), CLASSES, method="dam")
     with pytest.raises(ValueError, match="1000"):
-        baselines.method("daam", small(), timesteps=(1000,))
+        METHODS["daam"](small(), timesteps=(1000,))
     with pytest.raises(ValueError, match=r"anchors, iterations and threshold are 1, 3 and 0\.9"):
-        baselines.method("diffseg", small(), anchors=1)
+        METHODS["diffseg"](small(), anchors=1)
     with pytest.raises(ValueError, match="epochs and decay_every are 0 and 80"):
-        baselines.method("ovam-optimized", small(), epochs=0)
+        METHODS["ovam-optimized"](small(), epochs=0)
 
 
 @pytest.mark.parametrize("scores", [(0.5, 1), (0.5, 1, 0), (0.5, 1, 1.5), (0.5, 1, np.nan)])
@@ -195,7 +197,7 @@ def test_scores_must_fit(scores):
 
 def test_scores_and_calibrate_exclude_each_other():
     with pytest.raises(ValueError, match="allowed: one of them"):
-        method("daam").align(tiny.photo(40, 40), CLASSES, scores=(1, 1, 1), calibrate=True)
+        method("daam").align(tiny.photo(40, 40), CLASSES, scores=(1, 1, 1), calibrate="elbo")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +221,7 @@ def test_only_supervised_methods_take_masks(name):
 
 
 def test_everything_in_one_segment_is_said():
-    lone = baselines.method("diffseg", small(), threshold=100.0).align(tiny.photo(40, 40), CLASSES)
+    lone = METHODS["diffseg"](small(), threshold=100.0).align(tiny.photo(40, 40), CLASSES)
     assert any("one segment; a threshold below 100" in note for note in lone.warnings)
     several = method("diffseg").align(tiny.photo(40, 40), CLASSES)
     assert not any("one segment" in note for note in several.warnings)
@@ -248,7 +250,7 @@ def test_optimised_maps_come_nearer_to_the_masks():
     mask = masks("ovam-optimized", picture, 1)["target_masks"]
     contrast = []
     for epochs in (1, 40):
-        optimised = baselines.method("ovam-optimized", small(), timesteps=(20,), epochs=epochs)
+        optimised = METHODS["ovam-optimized"](small(), timesteps=(20,), epochs=epochs)
         heat = optimised.align(picture, ["dog"], target_masks=mask).heatmaps[0]
         contrast.append(heat[mask[0]].mean() - heat[~mask[0]].mean())
     assert contrast[1] > contrast[0] + 0.1
@@ -309,7 +311,7 @@ def test_a_device_without_float64_is_asked_for_none(monkeypatch):
     picture, wide = tiny.photo(40, 40), {}
     for name in ("diffpng", "diffseg"):
         wide[name] = method(name).align(picture, CLASSES).heatmaps
-    for module in ("heatmaps", "baselines.diffpng", "baselines.diffseg"):
+    for module in ("alignment.heatmaps", "methods.diffpng", "methods.diffseg"):
         monkeypatch.setattr(f"pixalign.{module}.widest", lambda device: torch.float32)
     kinds, to_image, bincount = set(), heatmaps.to_image, torch.bincount
 
@@ -397,7 +399,7 @@ def test_heads_apart_have_the_mean_of_heads_together():
 def test_another_text_is_read_without_changing_the_pass():
     plain, predict, embeds = observed(keep_queries=True)
     other, *_ = observed()
-    own = OwnText.of(embeds.flip(0), [4, 6])
+    own = AttributionText.of(embeds.flip(0), [4, 6])
     other.text, other.text_mask = own.embeds, own.mask
     other.columns = torch.eye(6).expand(2, -1, -1)
     assert torch.equal(run(plain, predict), run(other, predict))
@@ -445,14 +447,14 @@ def test_merging_gives_distributions(seed, threshold):
 
 
 def test_the_embedded_model_finds_objects_by_every_method():
-    aligner, data = pa.Aligner.from_pretrained(), open_dataset("lab", None, limit=2)
+    aligner, data = model_of(), open_dataset("lab", None, limit=2)
     sample = data[1]
     names = [data.classes[c] for c in sample.present]
     truth = np.stack([sample.truth == 1 + c for c in sample.present])
     options = {**OPTIONS, "diffseg": {"threshold": 0.1}}
     options["ovam-optimized"] = {"timesteps": (100,), "epochs": 10}
     for name in NAMES:
-        one = baselines.method(name, aligner, **options[name])
+        one = METHODS[name](aligner, **options[name])
         extra = {"target_masks": truth} if one.supervised else {}
         heat = one.align(Image.fromarray(np.array(sample.image)), names, **extra).heatmaps
         for mask, own in zip(truth, heat, strict=True):

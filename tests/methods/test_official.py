@@ -7,6 +7,7 @@ import torch
 import pixalign as pa
 import released
 import tiny
+from helpers import model_of
 from pixalign.pictures.reading import to_pixels
 
 CLASSES = ["screen", "hot dog", "zebra", "screen door"]
@@ -16,7 +17,7 @@ CLASSES = ["screen", "hot dog", "zebra", "screen door"]
 def test_losses_exponents_and_heatmaps_match(pipeline, name):
     pipe = pipeline(name)
     picture = tiny.photo(90, 70)
-    aligner = pa.Aligner(pipe, config=pa.AlignConfig.official(), batch_size=7)
+    aligner = model_of(pipe, config=pa.AlignConfig.official(), batch_size=7)
 
     ours = aligner.align(picture, CLASSES, generator=torch.Generator().manual_seed(3))
     pixels = to_pixels(picture, aligner.backbone.native_size)
@@ -31,7 +32,7 @@ def test_losses_exponents_and_heatmaps_match(pipeline, name):
 def test_gaussian_layer_weights_match(pipeline):
     pipe, picture = pipeline("sd1"), tiny.photo(64, 64)
     config = pa.AlignConfig.official(cross_weights="gaussian", collect_timesteps=(20, 120))
-    aligner = pa.Aligner(pipe, config=config)
+    aligner = model_of(pipe, config=config)
 
     ours = aligner.align(picture, CLASSES, generator=torch.Generator().manual_seed(1))
     theirs = released.released(

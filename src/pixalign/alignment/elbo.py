@@ -24,8 +24,8 @@ def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: 
         # Out of memory or not, a compiled batch has one of two sizes.
         full = batch_size.of(passes.latents, "elbo")
         while first < last:
-            left = last - first
-            together = fixed_size(left, full) if backbone.compiled else left
+            left = len(passes) - first
+            together = fixed_size(left, full) if backbone.compiled else last - first
             part = passes.batch(first, first + together)
             estimate = backbone.epsilon(part.z, part.steps, part.texts)
             end = min(first + together, last)
@@ -33,7 +33,7 @@ def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: 
             progress.advance(end - first)
             first = end
 
-    batch_size.each(passes.latents, len(passes), "elbo", work)
+    batch_size.each(passes.latents, len(passes), "elbo", work, filled=backbone.compiled)
     return errors.reshape(-1, passes.steps_each).cpu()
 
 

@@ -64,8 +64,11 @@ class BatchSize:
         work: Callable[[int, int], None],
         *,
         restart: Callable[[], None] | None = None,
+        filled: bool = False,
     ) -> None:
         """``work(first, last)`` on one part of 0 .. total - 1 after the other.
+
+        Parts that are ``filled`` up take as much memory as whole ones.
 
         When memory runs out, a part is tried again with half the size; with ``restart``, which is
         then called, all parts are: for sums that a failed part may have touched.
@@ -80,7 +83,8 @@ class BatchSize:
                 done = last
 
         while done < total:
-            size = min(self.of(latents, kind), total)
+            size = self.of(latents, kind)
+            size = size if filled else min(size, total)
             try:
                 rest(size)
             except RuntimeError as error:

@@ -79,9 +79,22 @@ class Method(ABC):
         self,
         tasks: Sequence[AlignmentTask],
         timesteps: Sequence[NoisedTimesteps],
+        collected: Sequence[Any],
         progress: Progress,
     ) -> list[MethodOutput]:
-        """What the method finds in pictures of one size, from passes at their timesteps."""
+        """What the method finds in pictures of one size, whose scores are known now.
+
+        ``collected`` is what `collect` gave; a method may also read attention here.
+        """
+
+    def collect(
+        self,
+        tasks: Sequence[AlignmentTask],
+        timesteps: Sequence[NoisedTimesteps],
+        progress: Progress,
+    ) -> Sequence[Any]:
+        """Attention of pictures of one size, read before their scores are measured."""
+        return [None] * len(tasks)
 
     def prompts(
         self, plan: PromptPlan, caption: str | None, config: AlignConfig
@@ -203,12 +216,13 @@ class Method(ABC):
         record: dict[str, Any],
         progress: Progress,
     ) -> list[Alignment]:
-        """Noise first, then the scores where they are to be measured, then the maps."""
+        """Noise first, then attention, then the scores where they are to be measured, then maps."""
         noted = len(self.model.batch_size.notes)
         drawn = [self.timesteps(task.encoded.latents, task.config, generators) for task in tasks]
-        tasks = self._scored(tasks, [scoring for _, scoring in drawn], progress)
         collecting = [pair[0] for pair in drawn]
-        outputs = self.heatmaps(tasks, collecting, progress)
+        collected = self.collect(tasks, collecting, progress)
+        tasks = self._scored(tasks, [scoring for _, scoring in drawn], progress)
+        outputs = self.heatmaps(tasks, collecting, collected, progress)
         notes = self.model.batch_size.notes[noted:]
         method = {"method": self.name, "supervised": self.supervised}
         results = []

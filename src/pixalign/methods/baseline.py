@@ -64,6 +64,7 @@ class Baseline(Method):
         self,
         tasks: Sequence[AlignmentTask],
         timesteps: Sequence[NoisedTimesteps],
+        collected: Sequence[None],
         progress: Progress,
     ) -> list[MethodOutput]:
         """One picture after the other."""

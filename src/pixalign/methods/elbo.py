@@ -14,6 +14,7 @@ from pixalign.alignment.scoring import attention_maps
 from pixalign.attention.layers import combine_layers
 from pixalign.config import AlignConfig
 from pixalign.core.progress import Progress
+from pixalign.core.values import AttentionMaps
 from pixalign.methods.base import Generators, Method, Timesteps
 from pixalign.methods.task import AlignmentTask, MethodOutput
 
@@ -40,28 +41,35 @@ class Elbo(Method):
         """As many as their self-attention leaves room for."""
         return images_at_once(self.backbone, latents, config.self_attention)
 
-    def heatmaps(
+    def collect(
         self,
         tasks: Sequence[AlignmentTask],
         timesteps: Sequence[NoisedTimesteps],
         progress: Progress,
-    ) -> list[MethodOutput]:
-        """Lines 5 to 9: collect, combine the layers, calibrate, refine, enlarge."""
-        config = tasks[0].config
-        latents = torch.cat([task.encoded.latents for task in tasks])
-        collected = attention_maps(
+    ) -> list[AttentionMaps]:
+        """Lines 1, 2 and 5: the attention of all pictures together."""
+        return attention_maps(
             self.backbone,
-            latents,
+            torch.cat([task.encoded.latents for task in tasks]),
             [task.plan for task in tasks],
             timesteps,
-            config,
+            tasks[0].config,
             self.model.batch_size,
             progress,
         )
-        assert config.cross_weights is not None, "the config must be resolved"
+
+    def heatmaps(
+        self,
+        tasks: Sequence[AlignmentTask],
+        timesteps: Sequence[NoisedTimesteps],
+        collected: Sequence[AttentionMaps],
+        progress: Progress,
+    ) -> list[MethodOutput]:
+        """Lines 6 to 9: combine the layers, calibrate, refine, enlarge."""
         outputs = []
         for task, maps in zip(tasks, collected, strict=True):
-            combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
+            assert task.config.cross_weights is not None, "the config must be resolved"
+            combined = combine_layers(maps.cross, maps.layers, task.config.cross_weights)
             powers = torch.ones(len(combined)) if task.powers is None else task.powers
             refined = refined_maps(maps, combined, powers[None])
             outputs.append(MethodOutput(to_image(refined, task.size), combined))

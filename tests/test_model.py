@@ -8,7 +8,7 @@ from PIL import Image
 import pixalign as pa
 import tiny
 from conftest import FAMILIES, QUICK
-from helpers import assert_close, same
+from helpers import assert_close, model_of, same
 
 CLASSES = ["zebra", "hot dog", "dog", "screen door"]
 TWENTY_FIVE = [
@@ -26,7 +26,7 @@ def test_every_preset_on_every_family(pipeline, name, preset):
     if preset == "official":
         steps = {"elbo_timesteps": (1, 501, 951), "collect_timesteps": (20, 200)}
     config = pa.AlignConfig.preset(preset, **steps)
-    result = pa.Aligner(pipeline(name), config=config).align(tiny.photo(50, 70), CLASSES)
+    result = model_of(pipeline(name), config=config).align(tiny.photo(50, 70), CLASSES)
 
     assert result.classes == tuple(CLASSES)
     assert result.heatmaps.shape == (4, 70, 50)
@@ -50,7 +50,7 @@ def test_every_preset_on_every_family(pipeline, name, preset):
 @pytest.mark.parametrize("resize", ["square", "keep"])
 def test_a_wide_picture_on_every_family(pipeline, name, resize):
     config = pa.AlignConfig(resize=resize, **QUICK)
-    aligner = pa.Aligner(pipeline(name), config=config)
+    aligner = model_of(pipeline(name), config=config)
     encoded = aligner.encode(tiny.photo(640, 200))
     result = aligner.align(encoded, ["dog", "cat"])
 
@@ -63,7 +63,7 @@ def test_a_wide_picture_on_every_family(pipeline, name, resize):
 
 def test_kept_shape_puts_objects_where_they_are(pipeline):
     """Swapped height and width would move the brightest column."""
-    aligner = pa.Aligner(pipeline("sd1"), config=pa.AlignConfig.uncalibrated(**QUICK))
+    aligner = model_of(pipeline("sd1"), config=pa.AlignConfig.uncalibrated(**QUICK))
     picture = Image.new("RGB", (256, 64), "grey")
     picture.paste((255, 0, 0), (200, 8, 240, 56))
     maps = {}
@@ -78,7 +78,7 @@ def test_kept_shape_puts_objects_where_they_are(pipeline):
 
 
 def test_twenty_five_classes_are_split_and_never_cut(pipeline):
-    aligner = pa.Aligner(pipeline("sd1"), config=pa.AlignConfig(**QUICK))
+    aligner = model_of(pipeline("sd1"), config=pa.AlignConfig(**QUICK))
     result = aligner.align(tiny.photo(64, 64), TWENTY_FIVE)
 
     prompts = result.provenance["prompts"]
@@ -96,7 +96,7 @@ def test_a_class_in_a_split_prompt_reads_that_prompt(pipeline):
     """A class's map depends on the words of its own prompt only."""
     pipe = pipeline("sd1")
     config = pa.AlignConfig.uncalibrated(self_attention="none", **QUICK)
-    aligner = pa.Aligner(pipe, config=config)
+    aligner = model_of(pipe, config=config)
     many = aligner.align(tiny.photo(64, 64), TWENTY_FIVE)
     group = many.provenance["prompts"][1].removeprefix("a photo of ").split(", ")
     alone = aligner.align(tiny.photo(64, 64), group)
@@ -107,7 +107,7 @@ def test_a_class_in_a_split_prompt_reads_that_prompt(pipeline):
 
 
 def test_scores_and_maps_follow_a_permutation_of_the_classes(any_pipe):
-    aligner = pa.Aligner(any_pipe, config=pa.AlignConfig(**QUICK))
+    aligner = model_of(any_pipe, config=pa.AlignConfig(**QUICK))
     order = [2, 0, 3, 1]
     straight = aligner.align(tiny.photo(40, 40), CLASSES)
     permuted = aligner.align(tiny.photo(40, 40), [CLASSES[i] for i in order])
@@ -119,7 +119,7 @@ def test_scores_and_maps_follow_a_permutation_of_the_classes(any_pipe):
 
 def test_scores_ignore_the_order_even_where_prompts_do_not(pipeline):
     config = pa.AlignConfig.paper(**QUICK)
-    aligner = pa.Aligner(pipeline("sdxl"), config=config)
+    aligner = model_of(pipeline("sdxl"), config=config)
     straight = aligner.align(tiny.photo(40, 40), CLASSES)
     backwards = aligner.align(tiny.photo(40, 40), CLASSES[::-1])
 
@@ -144,7 +144,7 @@ def test_global_random_state_is_neither_read_nor_changed(aligner, photo):
 
 
 def test_list_of_images_equals_single_calls(wide):
-    aligner = pa.Aligner(wide("sd1"), config=pa.AlignConfig(**QUICK))
+    aligner = model_of(wide("sd1"), config=pa.AlignConfig(**QUICK))
     pictures = [tiny.photo(40, 30, seed=0), tiny.photo(30, 50, seed=1), tiny.photo(64, 64, seed=2)]
     shared, again = (aligner.align(pictures, CLASSES, seed=4) for _ in range(2))
     assert all(same(*pair) for pair in zip(shared, again, strict=True))
@@ -158,7 +158,7 @@ def test_list_of_images_equals_single_calls(wide):
 
 
 def test_generator_is_consumed_in_list_order(wide):
-    aligner = pa.Aligner(wide("sd1"), config=pa.AlignConfig(**QUICK))
+    aligner = model_of(wide("sd1"), config=pa.AlignConfig(**QUICK))
     pictures = [tiny.photo(40, 30, seed=0), tiny.photo(40, 30, seed=1)]
     together, again = (
         aligner.align(pictures, CLASSES, generator=torch.Generator().manual_seed(9))
@@ -218,7 +218,7 @@ def test_phrases_are_read_and_names_reported(aligner, photo):
     plain = aligner.align(photo, ["dog", "car"])
     assert np.array_equal(by_name.losses, plain.losses)
     assert not np.array_equal(result.losses, plain.losses)
-    whole = aligner.align(photo, phrases, config=pa.AlignConfig(columns="phrase", **QUICK))
+    whole = aligner.align(photo, phrases, config=pa.AlignConfig(class_tokens="phrase", **QUICK))
     assert np.array_equal(whole.losses, result.losses)
     assert not np.array_equal(whole.heatmaps, result.heatmaps)
 
@@ -243,7 +243,7 @@ def test_blind_class_is_warned_of(photo):
         for name, part in pipe.unet.named_modules():
             if name.endswith("attn2"):
                 part.to_q.weight.zero_()  # attention that points nowhere
-    result = pa.Aligner(pipe, config=pa.AlignConfig(**QUICK)).align(photo, ["dog", "cat"])
+    result = model_of(pipe, config=pa.AlignConfig(**QUICK)).align(photo, ["dog", "cat"])
     assert [note for note in result.warnings if "'dog' has hardly any activation" in note]
     assert np.isfinite(result.heatmaps).all()
     assert (result.heatmaps == 0).all()
@@ -286,14 +286,14 @@ def test_self_attention_choices_differ(aligner, photo, choice):
 
 
 def test_up_after_all_needs_a_unet(pipeline, photo):
-    aligner = pa.Aligner(pipeline("sd3"))
+    aligner = model_of(pipeline("sd3"))
     config = pa.AlignConfig(self_attention="up-after-all", **QUICK)
     with pytest.raises(ValueError, match="'up-after-all' needs a UNet"):
         aligner.align(photo, ["dog"], config=config)
 
 
 def test_t5_columns_count(pipeline, photo):
-    aligner = pa.Aligner(pipeline("sd3-t5"))
+    aligner = model_of(pipeline("sd3-t5"))
     both, clip = (
         aligner.align(photo, ["dog", "cat"], config=pa.AlignConfig(text_encoders=kind, **QUICK))
         for kind in ("all", "clip")
@@ -309,10 +309,10 @@ def test_bad_classes_are_refused_before_work(aligner, photo, classes):
 
 
 def test_an_image_encoded_by_another_model_is_refused(pipeline, photo):
-    encoded = pa.Aligner(pipeline("sd1")).encode(photo)
+    encoded = model_of(pipeline("sd1")).encode(photo)
     with pytest.raises(ValueError, match="encoded by another model"):
-        pa.Aligner(pipeline("sdxl")).align(encoded, ["dog"])
-    same_model = pa.Aligner(pipeline("sd1"), config=pa.AlignConfig(**QUICK))
+        model_of(pipeline("sdxl")).align(encoded, ["dog"])
+    same_model = model_of(pipeline("sd1"), config=pa.AlignConfig(**QUICK))
     assert same_model.align(encoded, ["dog"]).classes == ("dog",)
 
 
@@ -323,7 +323,7 @@ def test_long_elbo_texts_are_refused(aligner, photo):
 
 
 def test_a_list_is_checked_before_its_first_image_is_aligned(sd1, photo):
-    aligner = pa.Aligner(sd1)
+    aligner = model_of(sd1)
     passes = []
     handle = sd1.unet.register_forward_pre_hook(lambda *_: passes.append(1))
     with pytest.raises(ValueError, match="'dog' is given twice"):
@@ -355,5 +355,5 @@ def test_bad_arguments_are_named(aligner, photo, arguments, message):
 def test_by_family_applies_to_its_family_only(pipeline, photo):
     config = pa.AlignConfig(by_family={"sd3": {"gamma": 0.9}}, **QUICK)
     for name, gamma in {"sd1": 1 / 3, "sd3": 0.9}.items():
-        result = pa.Aligner(pipeline(name)).align(photo, ["dog", "cat"], config=config)
+        result = model_of(pipeline(name)).align(photo, ["dog", "cat"], config=config)
         assert result.scores.min() == pytest.approx(gamma)
