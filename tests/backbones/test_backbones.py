@@ -17,6 +17,7 @@ from diffusers import (
     StableDiffusionImg2ImgPipeline,
     UNet2DModel,
 )
+from safetensors.torch import save_file
 
 import pixalign as pa
 import tiny
@@ -25,6 +26,7 @@ from pixalign.backbones import FAMILIES, load_backbone, wrap
 from pixalign.backbones.load import family_of_folder, resolve_device
 from pixalign.diffusion.timesteps import positions
 from pixalign.pictures.reading import to_pixels
+from single_file import original_state
 
 EXPECTED = {
     "sd1": ("sd", "epsilon", (128, 128), 4 * 8),
@@ -410,3 +412,55 @@ def test_image_prompt_adapters_are_refused():
     pipe.unet.register_to_config(encoder_hid_dim_type="ip_image_proj")
     with pytest.raises(ValueError, match=r"unload_ip_adapter\(\)"):
         model_of(pipe).encode(tiny.photo(40, 40))
+
+
+# ---- single files, and diffusers' own options ----
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A tiny pipeline as one file, and as the folder that describes it."""
+    pipe, folder = tiny.sd1(), tmp_path_factory.mktemp("single")
+    save_file(original_state(pipe), folder / "tiny.safetensors")
+    pipe.save_pretrained(folder / "described")
+    return pipe, folder / "tiny.safetensors", folder / "described"
+
+
+def test_a_single_file_holds_the_same_model(checkpoint, photo):
+    pipe, file, described = checkpoint
+    model = pa.load(file, config=described, device="cpu")
+    assert model.name == str(file)
+    for name in ("unet", "vae", "text_encoder"):
+        ours, theirs = (getattr(p, name).state_dict() for p in (model.pipe, pipe))
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    settings = pa.AlignConfig(elbo_steps=2, collect_steps=1)
+    found, expected = (
+        m.align(photo, ["dog", "cat"], config=settings) for m in (model, pa.load(pipe))
+    )
+    np.testing.assert_allclose(found.heatmaps, expected.heatmaps, atol=1e-4)
+
+
+def test_single_files_are_explained(checkpoint, tmp_path):
+    _, file, _ = checkpoint
+    with pytest.raises(FileNotFoundError, match=r"absent\.safetensors' is missing"):
+        pa.load(tmp_path / "absent.safetensors")
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        pa.load(tmp_path / "empty.safetensors")
+    # What describes such weights is on the hub, which is not reached here.
+    with pytest.raises(OSError, match=r"stable-diffusion-v1-5.* is not to be had"):
+        pa.load(file)
+
+
+def test_options_as_people_know_them(checkpoint, tmp_path):
+    pipe, _, folder = checkpoint
+    for name in ("torch_dtype", "dtype"):
+        model = pa.load(folder, device="cpu", **{name: torch.bfloat16})
+        assert (model.pipe.unet.dtype, model.pipe.vae.dtype) == (torch.bfloat16, torch.float32)
+    with pytest.raises(ValueError, match=r"dtype is 'float32' and torch_dtype .*; allowed: one"):
+        pa.load(folder, dtype="float32", torch_dtype=torch.bfloat16)
+    pipe.save_pretrained(tmp_path, variant="fp16")
+    assert pa.load(tmp_path, device="cpu", variant="fp16").backbone.family == "sd"
+    with pytest.raises(OSError, match="cannot load"):
+        pa.load(tmp_path, device="cpu")

@@ -85,7 +85,8 @@ def test_a_folders_settings_are_used(folder, sd1, photo):
 
     assert result.config == pa.AlignConfig(
         method="elbo", calibrate="elbo", gamma=0.6, centred=True,
-        cross_weights={"mid-8-1": 1.0, "up-4-2": 0.5}, collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55,
+        cross_weights={"mid-8-1": 1.0, "up-4-2": 0.5},
+        collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55,
         min_peak_ratio=1.1, **QUICK,
     )  # fmt: skip
     assert result.provenance["timesteps"]["collect"] == [350, 450]
