@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import torch
 
@@ -65,6 +65,20 @@ def load(
     return Model(backbone, name, settings, limits, progress)
 
 
+class AlignOptions(TypedDict, total=False):
+    """The keywords of `Model.align`."""
+
+    method: str | None
+    config: AlignConfig | None
+    caption: Any
+    calibrate: str | None
+    scores: Any
+    target_masks: Any
+    options: Mapping[str, Any] | None
+    generator: torch.Generator | None
+    seed: int
+
+
 class Model:
     """A frozen text-to-image model and what can be asked of it; made by `load`.
 
@@ -100,7 +114,10 @@ class Model:
 
     @overload
     def align(
-        self, image: ImageLike | EncodedImage, classes: Classes, **options: Any
+        self,
+        image: ImageLike | EncodedImage,
+        classes: Classes,
+        **options: Unpack[AlignOptions],
     ) -> Alignment: ...
 
     @overload
@@ -108,7 +125,7 @@ class Model:
         self,
         image: list[Any] | tuple[Any, ...],
         classes: Classes | Sequence[Classes],
-        **options: Any,
+        **options: Unpack[AlignOptions],
     ) -> list[Alignment]: ...
 
     def align(

@@ -352,9 +352,7 @@ def test_forwards_are_the_rows_that_went_through_the_network(wide, monkeypatch):
         held * visited(one) for held, one in zip(texts, results, strict=True)
     ]
     assert sum(f["elbo"] for f in forwards) < 12 * sum(texts)
-    maps = aligner.align(
-        tiny.photo(40, 30), ["dog"], config=staged(method="attention", calibrate="none")
-    )
+    maps = aligner.align(tiny.photo(40, 30), ["dog"], config=staged(method="attention"))
     assert maps.provenance["forwards"] == {"collect": 1, "elbo": 0}
 
 

@@ -40,7 +40,6 @@ class Backbone(ABC):
 
     def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
-        self.name: str | None = None  # by which a user called the model
         self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
         self._vae: Any = None

@@ -69,26 +69,30 @@ class Denoiser(TextReader, Protocol):
 
 
 class AlignmentModel(Protocol):
-    """What a task asks of a model; `pixalign.model.Model` is one.
-
-    ``settings`` are the model's own (`pixalign.config.MODEL_SETTINGS`).
-    """
+    """What a task asks of a model; `pixalign.model.Model` is one."""
 
     name: str
     backbone: Any  # a `pixalign.backbones.Backbone`
-    settings: Mapping[str, Any]
     batch_size: BatchSize
     progress: bool
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The model's own (`pixalign.config.MODEL_SETTINGS`)."""
+        ...
 
     def encode(self, image: Any, *, config: Any = None) -> Any:
         """A picture as the model sees it, to be aligned any number of times."""
         ...
 
-    def align(self, image: Any, classes: Any, **options: Any) -> Any:
-        """An `Alignment`, or a list of them for a list of images."""
+    @property
+    def align(self) -> Any:
+        """(image, classes, ...) to an `Alignment`, or a list of them for a list of images."""
         ...
 
-    def resolve(self, config: Any, method: str | None = None) -> Any:
+    def resolve(
+        self, config: Any = None, method: str | None = None, calibrate: str | None = None
+    ) -> Any:
         """A config as it is in force on this model."""
         ...
 
