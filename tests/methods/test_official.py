@@ -13,9 +13,21 @@ from pixalign.pictures.reading import to_pixels
 CLASSES = ["screen", "hot dog", "zebra", "screen door"]
 
 
+def small(name):
+    """A tiny pipeline at 64 pixels: the naive computation takes the square of their number.
+
+    The losses of sd2-base would be so nearly alike there that float32 could not order them.
+    """
+    pipe = tiny.BUILDERS[name]()
+    if name != "sd2-base":
+        denoiser = pipe.unet if hasattr(pipe, "unet") else pipe.transformer
+        denoiser.register_to_config(sample_size=16)
+    return pipe
+
+
 @pytest.mark.parametrize("name", tiny.BUILDERS)
-def test_losses_exponents_and_heatmaps_match(pipeline, name):
-    pipe = pipeline(name)
+def test_losses_exponents_and_heatmaps_match(name):
+    pipe = small(name)
     picture = tiny.photo(90, 70)
     aligner = model_of(pipe, config=pa.AlignConfig.official(), batch_size=7)
 
@@ -29,8 +41,8 @@ def test_losses_exponents_and_heatmaps_match(pipeline, name):
     assert np.ptp(ours.exponents) == pytest.approx(2, abs=1e-5)
 
 
-def test_gaussian_layer_weights_match(pipeline):
-    pipe, picture = pipeline("sd1"), tiny.photo(64, 64)
+def test_gaussian_layer_weights_match():
+    pipe, picture = small("sd1"), tiny.photo(64, 64)
     config = pa.AlignConfig.official(cross_weights="gaussian", collect_timesteps=(20, 120))
     aligner = model_of(pipe, config=config)
 
