@@ -42,19 +42,27 @@ def run(
 ) -> None:
     """Run tables; stopped at any moment, the same command goes on. Then see `bench report`."""
     from pixalign.bench.command import run_specs
+    from pixalign.bench.spec import MODELS
+    from pixalign.core.batching import BatchSize
+    from pixalign.model import Model, load
+
+    passes = int(batch_size) if batch_size.isdecimal() else batch_size
+    BatchSize(passes)
+
+    def load_model(where: str) -> Model:
+        asked = None if model is None else MODELS.get(model, model)
+        return load(asked, device=where, dtype=dtype, batch_size=passes)
 
     finished = run_specs(
         specs,
+        load_model,
         root=root,
-        model=model,
         datasets=dataset or [],
         limit=limit,
         out=out,
         counts=counts,
         seed=seed,
         device=device,
-        dtype=dtype,
-        batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
     )
     for folder, result in finished:
         _print_result(folder, result)
