@@ -1,6 +1,6 @@
 """The alignment gates: does cross-attention find the objects yet? Printed while training runs.
 
-Masks serve here alone, to judge; training never sees them.
+Masks serve here alone, to measure; training never sees them.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ def _masks(mask: Tensor, present: Sequence[int]) -> Tensor:
 
 
 @torch.no_grad()
-def gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
+def measure_gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
     """The gates of a model.
 
     "layers" holds for each layer that reads text, and for the mean of all, at each position of
     the schedule: the mass on start, end and padding, and the AUC of a class's map inside its own
     object against other objects and against the background; all on the finest layer's grid, so
-    that every layer is judged by the same objects. "pointing" is the share of
+    that every layer is measured on the same objects. "pointing" is the share of
     single-object scenes in which the highest cell of the mean map lies on the object.
     """
     sites = [site for site in backbone.sites if site.reads_text]
@@ -122,10 +122,10 @@ def gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
         named = {name: resize(maps[site], grid) for name, site in zip(names, sites, strict=True)}
         named["all"] = _combined(list(maps.values()), sites)
         for name, values in named.items():
-            entry = _layer(values[: scenes.several], scenes.objects[: scenes.several])
+            entry = layer_gates(values[: scenes.several], scenes.objects[: scenes.several])
             layers.setdefault(name, {})[f"{position:g}"] = entry
-        single = slice(scenes.several, None)
-        pointing[f"{position:g}"] = points(named["all"][single, 0], scenes.objects[single, 0])
+        single, objects = (x[scenes.several :, 0] for x in (named["all"], scenes.objects))
+        pointing[f"{position:g}"] = pointing_share(single, objects)
     first = f"{POSITIONS[0]:g}"
     best = max((name for name in layers if name != "all"), key=lambda n: layers[n][first]["other"])
     return {
@@ -138,13 +138,13 @@ def gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
     }
 
 
-def judge(folder: Path, scenes: int, single: int, device: str) -> dict[str, Any]:
+def evaluate_gates(folder: str | Path, scenes: int, single: int, device: str) -> dict[str, Any]:
     """The gates of a saved pipeline."""
-    place = str(resolve_device(device))
-    backbone = load(located(folder), place, "float32")
+    device = str(resolve_device(device))
+    backbone = load(located(folder), device, "float32")
     size = backbone.native_size[0]
-    drawn = GateScenes.draw(backbone, scenes=scenes, single=single, size=size, device=place)
-    return gates(backbone, drawn)
+    drawn = GateScenes.draw(backbone, scenes=scenes, single=single, size=size, device=device)
+    return measure_gates(backbone, drawn)
 
 
 def _read(
@@ -176,7 +176,7 @@ def _combined(maps: Sequence[Tensor], sites: Sequence[Site]) -> Tensor:
     return combine_layers(scaled, text_layers(sites), "uniform")
 
 
-def _layer(maps: Tensor, objects: Tensor) -> dict[str, float]:
+def layer_gates(maps: Tensor, objects: Tensor) -> dict[str, float]:
     """Gates of one layer's maps [B, K + 1, h, w] under masks [B, K, s, s]."""
     share = functional.interpolate(objects, maps.shape[-2:], mode="area")
     own = share > 0.5  # [B, K, h, w]
@@ -204,14 +204,14 @@ def separation(maps: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
     return torch.where(pairs > 0, wins / pairs.clamp_min(1), torch.nan)
 
 
-def points(maps: Tensor, objects: Tensor) -> float:
+def pointing_share(maps: Tensor, objects: Tensor) -> float:
     """The share of maps [B, h, w] whose highest cell is mostly the object, masks [B, s, s]."""
     share = functional.interpolate(objects[:, None], maps.shape[-2:], mode="area")[:, 0]
     highest = maps.flatten(1).argmax(1, keepdim=True)
     return float((share.flatten(1).gather(1, highest) > 0.5).float().mean())
 
 
-def table(result: Mapping[str, Any]) -> str:
+def format_gates(result: Mapping[str, Any]) -> str:
     """The gates as a few lines: for each layer and position, sink mass and both AUCs."""
     layers = result["layers"]
     positions = list(next(iter(layers.values())))

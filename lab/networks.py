@@ -54,21 +54,35 @@ def build_vae(config: Config) -> Any:
 
 def build_text_encoder(config: Config, tokenizer: Any) -> Any:
     """CLIP's text model; with no layers a word's vector depends on it and its place alone."""
+    width = config["hidden"]
+    sizes = tower_sizes(width, config["layers"], config["heads"], width)
     return CLIPTextModel(
-        CLIPTextConfig(
-            vocab_size=len(tokenizer),
-            max_position_embeddings=tokenizer.model_max_length,
-            hidden_size=config["hidden"],
-            projection_dim=config["hidden"],
-            intermediate_size=4 * config["hidden"],
-            num_hidden_layers=config["layers"],
-            num_attention_heads=config["heads"],
-            hidden_act="quick_gelu",
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+        CLIPTextConfig(**sizes, **word_settings(tokenizer), hidden_act="quick_gelu")
     )
+
+
+def tower_sizes(
+    width: int, layers: int, heads: int, projection: int, inner: int | None = None
+) -> dict[str, int]:
+    """The sizes of one of CLIP's towers in transformers' words; ``inner`` is 4 widths."""
+    return {
+        "hidden_size": width,
+        "intermediate_size": inner or 4 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "projection_dim": projection,
+    }
+
+
+def word_settings(tokenizer: Any) -> dict[str, int]:
+    """What a text tower must know of its tokenizer."""
+    return {
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": tokenizer.model_max_length,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
 
 
 def build_unet(
@@ -110,7 +124,7 @@ def save_pipeline(pipe: Any, folder: Path) -> None:
     plain call would mix the two.
     """
     copies = {
-        name: float_copy(part) if isinstance(part, PreTrainedModel) else half_copy(part)
+        name: copy_as(part, torch.float32 if isinstance(part, PreTrainedModel) else torch.float16)
         for name, part in pipe.components.items()
         if isinstance(part, nn.Module)
     }
@@ -157,17 +171,8 @@ def _settled(path: Path) -> Any:
     return {name: value for name, value in found.items() if name not in ("truncation", "padding")}
 
 
-def half_copy(model: Any) -> Any:
-    """The model in float16 on the CPU, without training's memory layout."""
-    return _copy(model, torch.float16)
-
-
-def float_copy(model: Any) -> Any:
-    """The model in float32 on the CPU, without training's memory layout."""
-    return _copy(model, torch.float32)
-
-
-def _copy(model: Any, dtype: torch.dtype) -> Any:
+def copy_as(model: Any, dtype: torch.dtype) -> Any:
+    """The model in another number type on the CPU, without training's memory layout."""
     kind = type(model)
     transformer = isinstance(model, PreTrainedModel)
     copy = kind(model.config) if transformer else kind.from_config(model.config)
@@ -185,7 +190,7 @@ def load_vae(folder: Path, device: str) -> Any:
     return vae.to(device).eval().requires_grad_(False)
 
 
-def load_pipeline(folder: Path, device: str) -> Any:
+def load_pipeline(folder: str | Path, device: str) -> Any:
     """A saved pipeline of any family in float32, quiet."""
     return load(located(folder), device, "float32").pipe
 
