@@ -33,37 +33,24 @@ PIPELINES = {
     "sdxl": "StableDiffusionXLPipeline",
     "sd3": "StableDiffusion3Pipeline",
 }
-TINY = {
-    **RECIPES["denoiser"],
-    "towers": {"widths": (8, 8), "heads": 2},
-    "transformer": {"layers": 2, "heads": 2, "head_width": 8},
-}
 CAPTIONS = ["a photo of hot dog, cat", "", "a photo of two small blue birds, large dog"]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """A finished run of each family; the others begin from sd1's pipeline."""
-    folder = tmp_path_factory.mktemp("families")
-    vae, first = folder / "vae", folder / "sd1" / "pipeline"
-    train("sd1", "vae", vae, RECIPES["vae"])
-    train("sd1", None, folder / "sd1", TINY, vae=vae)
-    for name in NEW:
-        train(name, None, folder / name, TINY, vae=vae, resume=first, bank=folder / "bank")
-    return folder
+@pytest.fixture
+def stage_of(finished):
+    def stage_of(name, **changes):
+        recipe = complete("denoiser", FAMILIES[name].recipe, RECIPES["denoiser"], changes)
+        return DenoiserStage(recipe, "cpu", FAMILIES[name], finished("vae"))
 
-
-def stage_of(runs, name, **changes):
-    recipe = complete("denoiser", FAMILIES[name].recipe, TINY, changes)
-    return DenoiserStage(recipe, "cpu", FAMILIES[name], runs / "vae")
+    return stage_of
 
 
 # ---- what is trained ----
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_ids_are_read_as_the_pipeline_reads_captions(runs, name):
-    stage = stage_of(runs, name)
+def test_ids_are_read_as_the_pipeline_reads_captions(stage_of, name):
+    stage = stage_of(name)
     ids = CaptionEncoder(stage.tokenizer)(CAPTIONS)
     found = FAMILIES[name].encode(stage.parts, ids)
     expected = stage.backbone.encode_text(CAPTIONS)
@@ -86,8 +73,8 @@ def diffusers_target(name, latents, noise, times):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_loss_is_that_of_diffusers(runs, name):
-    stage = stage_of(runs, name, timesteps="uniform")
+def test_the_loss_is_that_of_diffusers(stage_of, name):
+    stage = stage_of(name, timesteps="uniform")
     asked = {}
 
     def network(*args, **kwargs):
@@ -110,10 +97,10 @@ def test_the_loss_is_that_of_diffusers(runs, name):
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_all_parts_learn_that_should(runs, name):
-    state = checkpoint(runs / name)
-    stage = stage_of(runs, name)
-    stage.adopt(stage.parts, runs / "sd1" / "pipeline")
+def test_all_parts_learn_that_should(finished, name, stage_of):
+    state = checkpoint(finished(name))
+    stage = stage_of(name)
+    stage.adopt(stage.parts, finished("sd1") / "pipeline")
     before = stage.parts.state_dict()
     moved = {
         part: any(
@@ -130,13 +117,13 @@ def test_all_parts_learn_that_should(runs, name):
 # ---- what is inherited ----
 
 
-def test_towers_begin_with_the_words_of_sd1(runs):
+def test_towers_begin_with_the_words_of_sd1(finished, stage_of):
     """Without places, both towers side by side give what sd1's encoder gives."""
-    donor = load_pipeline(runs / "sd1" / "pipeline", "cpu").text_encoder
+    donor = load_pipeline(finished("sd1") / "pipeline", "cpu").text_encoder
     places = next(p for n, p in donor.named_parameters() if n.endswith("position_embedding.weight"))
     with torch.no_grad():
         places.zero_()
-    stage = stage_of(runs, "sdxl")
+    stage = stage_of("sdxl")
     inherit_words(stage.parts, donor)
     ids = CaptionEncoder(stage.tokenizer)(CAPTIONS)
     found = FAMILIES["sdxl"].encode(stage.parts, ids).embeds
@@ -153,22 +140,22 @@ def test_matching_tensors_are_copied():
     assert copy_matching(wide, second) == 2  # the bias
 
 
-def test_a_family_continues_from_its_own_pipeline(runs):
+def test_a_family_continues_from_its_own_pipeline(finished, stage_of):
     for name in FAMILIES:
-        stage = stage_of(runs, name)
-        stage.adopt(stage.parts, runs / name / "pipeline")
-        saved = wrap(load_pipeline(runs / name / "pipeline", "cpu")).denoiser.state_dict()
+        stage = stage_of(name)
+        stage.adopt(stage.parts, finished(name) / "pipeline")
+        saved = wrap(load_pipeline(finished(name) / "pipeline", "cpu")).denoiser.state_dict()
         for key, value in stage.parts[DENOISER].state_dict().items():
             assert torch.equal(value, saved[key]), (name, key)
 
 
-def test_an_unfit_pipeline_is_refused(runs):
-    wide = stage_of(runs, "sdxl", towers={"widths": (16, 8)})
+def test_an_unfit_pipeline_is_refused(finished, stage_of):
+    wide = stage_of("sdxl", towers={"widths": (16, 8)})
     with pytest.raises(ValueError, match="both towers are 24 wide, the donor's words 16"):
-        wide.adopt(wide.parts, runs / "sd1" / "pipeline")
-    other = stage_of(runs, "sd1", text={"hidden": 8})
+        wide.adopt(wide.parts, finished("sd1") / "pipeline")
+    other = stage_of("sd1", text={"hidden": 8})
     with pytest.raises(ValueError, match="is no pipeline for this recipe: the "):
-        other.adopt(other.parts, runs / "sd1" / "pipeline")
+        other.adopt(other.parts, finished("sd1") / "pipeline")
 
 
 def test_clip_is_its_own_stage(tmp_path):
@@ -178,8 +165,8 @@ def test_clip_is_its_own_stage(tmp_path):
         train("sd2", "clip", tmp_path, {})
 
 
-def test_encoded_scenes_are_kept_for_other_runs(runs, tmp_path, monkeypatch):
-    vae, encoder = load_vae(runs / "vae", "cpu"), CaptionEncoder(build_tokenizer())
+def test_encoded_scenes_are_kept_for_other_runs(finished, tmp_path, monkeypatch):
+    vae, encoder = load_vae(finished("vae"), "cpu"), CaptionEncoder(build_tokenizer())
     options = {"start": 3, "count": 10, "size": 64, "device": "cpu"}
     first = kept_bank(tmp_path, vae, encoder, **options)
     calls = []
@@ -199,8 +186,8 @@ def test_encoded_scenes_are_kept_for_other_runs(runs, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_saved_pipelines_are_plain_ones(runs, name):
-    folder = runs / name / "pipeline"
+def test_saved_pipelines_are_plain_ones(finished, name):
+    folder = finished(name) / "pipeline"
     lacking = {"text_encoder_3": None, "tokenizer_3": None} if name == "sd3" else {}
     pipe = diffusers.DiffusionPipeline.from_pretrained(folder, **lacking)
     assert type(pipe).__name__ == PIPELINES[name]
@@ -212,8 +199,8 @@ def test_saved_pipelines_are_plain_ones(runs, name):
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_the_aligner_reads_every_family(runs, name):
-    aligner = pa.Aligner.from_pretrained(runs / name / "pipeline", device="cpu")
+def test_the_aligner_reads_every_family(finished, name):
+    aligner = pa.Aligner.from_pretrained(finished(name) / "pipeline", device="cpu")
     objective = {"sd2": "velocity", "sdxl": "epsilon", "sd3": "flow"}[name]
     assert aligner.backbone.objective == objective
     pixels = (scenes("val", 0, 1, 64, "cpu").images[0] * 255).round().byte().permute(1, 2, 0)
@@ -224,11 +211,11 @@ def test_the_aligner_reads_every_family(runs, name):
     assert np.isfinite(found.losses).all()
 
 
-def test_equal_parts_are_shared(runs, tmp_path):
+def test_equal_parts_are_shared(finished, tmp_path):
     import shutil
 
-    shutil.copytree(runs / "sd1" / "pipeline", tmp_path / "base")
-    shutil.copytree(runs / "sd2" / "pipeline", tmp_path / "more" / "sd2")
+    shutil.copytree(finished("sd1") / "pipeline", tmp_path / "base")
+    shutil.copytree(finished("sd2") / "pipeline", tmp_path / "more" / "sd2")
     before = pa.Aligner.from_pretrained(tmp_path / "more" / "sd2", device="cpu")
     shared = share_parts(tmp_path / "more" / "sd2", tmp_path / "base")
     assert set(shared) == {"text_encoder", "tokenizer", "vae"}
@@ -245,13 +232,13 @@ def test_equal_parts_are_shared(runs, tmp_path):
 # ---- names ----
 
 
-def test_models_of_the_lab_are_found_by_name(runs, tmp_path, monkeypatch):
+def test_models_of_the_lab_are_found_by_name(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"'lab:sd2' is not in .*PIXALIGN_MODELS"):
         pa.Aligner.from_pretrained("lab:sd2")
     with pytest.raises(ValueError, match="'sd9'; allowed: 'sd1', 'sd2'"):
         pa.Aligner.from_pretrained("lab:sd9")
-    (tmp_path / "sd2-like").symlink_to(runs / "sd2" / "pipeline")
+    (tmp_path / "sd2-like").symlink_to(finished("sd2") / "pipeline")
     aligner = pa.Aligner.from_pretrained("lab:sd2", device="cpu")
     assert (aligner.name, aligner.backbone.objective) == ("lab:sd2", "velocity")
     assert lab_folder("lab:sd1") == pa.own.EMBEDDED
@@ -274,10 +261,10 @@ def test_links_that_were_not_checked_out_are_explained(tmp_path, monkeypatch):
 # ---- the comparison ----
 
 
-def test_families_are_compared_and_kept(runs, tmp_path, monkeypatch):
+def test_families_are_compared_and_kept(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
     for name in ("sd2", "sd3"):
-        (tmp_path / f"{name}-like").symlink_to(runs / name / "pipeline")
+        (tmp_path / f"{name}-like").symlink_to(finished(name) / "pipeline")
     names = ["lab:sd2", "lab:sd3"]
     first = compare(tmp_path / "out", 3, names, "cpu", show=False)
     stored = json.loads((tmp_path / "out" / "sd3.json").read_text())
