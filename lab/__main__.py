@@ -141,23 +141,6 @@ def study(
 
 
 @lab.command()
-def families(
-    out: Annotated[Path, typer.Option(help="Folder for a result file of each family.")],
-    count: Annotated[int, typer.Option(help="Test scenes of 2 to 4 objects.", min=3)] = 1002,
-    model: Annotated[
-        list[str] | None, typer.Option(help="Only lab:NAME; repeatable. [default: all]")
-    ] = None,
-    device: Device = "auto",
-) -> None:
-    """Compare the lab's families before and after calibration; finished ones are not run again."""
-    from lab.compare import compare, table
-    from pixalign.backbones.load import hide_loading_bars
-
-    hide_loading_bars()
-    print(table(compare(out, count, model or None, device)))
-
-
-@lab.command()
 def report(
     docs: Annotated[Path, typer.Option(help="Folder with the templates and results.")] = Path(
         "docs"

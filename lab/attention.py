@@ -19,11 +19,10 @@ from lab.vocabulary import class_columns
 from pixalign.attention import AttentionReader, Site, text_layers
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones import Backbone
-from pixalign.backbones.load import load, resolve_device
-from pixalign.backbones.locations import located
 from pixalign.core.maps import resize
 from pixalign.core.values import TextCondition
 from pixalign.diffusion.schedule import Steps
+from pixalign.model import load
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import APART, draw_scenes
 from pixalign.scenes.sample import SLOTS, concatenate, sample_scenes
@@ -140,9 +139,8 @@ def measure_gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
 
 def evaluate_gates(folder: str | Path, scenes: int, single: int, device: str) -> dict[str, Any]:
     """The gates of a saved pipeline."""
-    device = str(resolve_device(device))
-    backbone = load(located(folder), device, "float32")
-    size = backbone.native_size[0]
+    backbone = load(folder, device=device, dtype="float32").backbone
+    size, device = backbone.native_size[0], str(backbone.device)
     drawn = GateScenes.draw(backbone, scenes=scenes, single=single, size=size, device=device)
     return measure_gates(backbone, drawn)
 

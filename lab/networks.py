@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedModel
 
-from pixalign.backbones.load import load
+from pixalign.backbones import load_backbone
 from pixalign.backbones.locations import located
 from pixalign.core.checks import check_choice
 
@@ -192,7 +192,7 @@ def load_vae(folder: Path, device: str) -> Any:
 
 def load_pipeline(folder: str | Path, device: str) -> Any:
     """A saved pipeline of any family in float32, quiet."""
-    return load(located(folder), device, "float32").pipe
+    return load_backbone(located(folder), device, "float32").pipe
 
 
 def latent_side(vae: Any, size: int) -> int:

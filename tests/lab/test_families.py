@@ -1,6 +1,6 @@
 """The lab's families at toy size: what each trains by, inherits, stores and reads."""
 
-import json
+import shutil
 
 import diffusers
 import numpy as np
@@ -11,7 +11,6 @@ from PIL import Image
 
 import pixalign as pa
 from lab import data
-from lab.compare import compare, table
 from lab.data import kept_bank, scenes
 from lab.denoiser import DenoiserStage
 from lab.families import DENOISER, FAMILIES
@@ -23,7 +22,7 @@ from lab.train import train
 from lab.vocabulary import CaptionEncoder, build_tokenizer
 from lab_runs import RECIPES, checkpoint
 from pixalign.backbones import wrap
-from pixalign.backbones.locations import lab_folder
+from pixalign.backbones.locations import EMBEDDED, lab_folder
 from pixalign.scenes.atlas import class_names
 
 NEW = ("sd2", "sdxl", "sd3")
@@ -199,33 +198,31 @@ def test_saved_pipelines_are_plain_ones(finished, name):
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_the_aligner_reads_every_family(finished, name):
-    aligner = pa.Aligner.from_pretrained(finished(name) / "pipeline", device="cpu")
+def test_every_family_aligns(finished, name):
+    model = pa.load(finished(name) / "pipeline", device="cpu")
     objective = {"sd2": "velocity", "sdxl": "epsilon", "sd3": "flow"}[name]
-    assert aligner.backbone.objective == objective
+    assert model.backbone.objective == objective
     pixels = (scenes("val", 0, 1, 64, "cpu").images[0] * 255).round().byte().permute(1, 2, 0)
     picture = Image.fromarray(pixels.numpy()).crop((0, 0, 64, 48))
     config = pa.AlignConfig(elbo_steps=2, collect_steps=1, resize="keep")
-    found = aligner.align(picture, list(class_names()[:2]), config=config)
+    found = model.align(picture, list(class_names()[:2]), config=config)
     assert found.heatmaps.shape == (2, 48, 64)
     assert np.isfinite(found.losses).all()
 
 
 def test_equal_parts_are_shared(finished, tmp_path):
-    import shutil
-
     shutil.copytree(finished("sd1") / "pipeline", tmp_path / "base")
     shutil.copytree(finished("sd2") / "pipeline", tmp_path / "more" / "sd2")
-    before = pa.Aligner.from_pretrained(tmp_path / "more" / "sd2", device="cpu")
+    before = pa.load(tmp_path / "more" / "sd2", device="cpu")
     shared = share_parts(tmp_path / "more" / "sd2", tmp_path / "base")
     assert set(shared) == {"text_encoder", "tokenizer", "vae"}
     for part in shared:
         link = (tmp_path / "more" / "sd2" / part).readlink()
         assert not link.is_absolute()
         assert link.parts[:2] == ("..", "..")
-    after = pa.Aligner.from_pretrained(tmp_path / "more" / "sd2", device="cpu")
+    after = pa.load(tmp_path / "more" / "sd2", device="cpu")
     for part in ("vae", "text_encoder", "unet"):
-        one, two = (getattr(a.backbone.pipe, part).state_dict() for a in (before, after))
+        one, two = (getattr(model.pipe, part).state_dict() for model in (before, after))
         assert all(torch.equal(one[key], two[key]) for key in one), part
 
 
@@ -234,48 +231,25 @@ def test_equal_parts_are_shared(finished, tmp_path):
 
 def test_models_of_the_lab_are_found_by_name(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"'lab:sd2' is not in .*PIXALIGN_MODELS"):
-        pa.Aligner.from_pretrained("lab:sd2")
+    with pytest.raises(FileNotFoundError, match=r"'lab:sd2' is not there in .*PIXALIGN_MODELS"):
+        pa.load("lab:sd2")
     with pytest.raises(ValueError, match="'sd9'; allowed: 'sd1', 'sd2'"):
-        pa.Aligner.from_pretrained("lab:sd9")
+        pa.load("lab:sd9")
     (tmp_path / "sd2-like").symlink_to(finished("sd2") / "pipeline")
-    aligner = pa.Aligner.from_pretrained("lab:sd2", device="cpu")
-    assert (aligner.name, aligner.backbone.objective) == ("lab:sd2", "velocity")
-    assert lab_folder("lab:sd1") == pa.own.EMBEDDED
-    assert pa.Aligner.from_pretrained("lab:sd1", device="cpu").name == "sd1-like, embedded"
+    model = pa.load("lab:sd2", device="cpu")
+    assert (model.name, model.backbone.objective) == ("lab:sd2", "velocity")
+    assert lab_folder("lab:sd1") == EMBEDDED
+    assert pa.load("lab:sd1", device="cpu").name == "sd1-like, embedded"
 
 
 def test_links_that_were_not_checked_out_are_explained(tmp_path, monkeypatch):
     monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
     folder = tmp_path / "sd2-like"
     folder.mkdir()
-    (folder / "vae").write_text("../../src/pixalign/weights/sd1-like/vae")
+    (folder / "vae").write_text("../../../src/pixalign/backbones/weights/sd1-like/vae")
     with pytest.raises(FileNotFoundError, match=r"core\.symlinks"):
         lab_folder("lab:sd2")
     (folder / "vae").unlink()
     (folder / "vae").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError, match=r"core\.symlinks"):
         lab_folder("lab:sd2")
-
-
-# ---- the comparison ----
-
-
-def test_families_are_compared_and_kept(finished, tmp_path, monkeypatch):
-    monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
-    for name in ("sd2", "sd3"):
-        (tmp_path / f"{name}-like").symlink_to(finished(name) / "pipeline")
-    names = ["lab:sd2", "lab:sd3"]
-    first = compare(tmp_path / "out", 3, names, "cpu", show=False)
-    stored = json.loads((tmp_path / "out" / "sd3.json").read_text())
-    assert stored["images"] == 3
-    assert set(first) == {"sd2", "sd3"}
-    text = table(first)
-    assert f"{stored['variants']['uncalibrated']['oracle']['miou']:.1f} (" in text
-    (tmp_path / "out" / "sd2.json").write_text(
-        json.dumps({**first["sd2"], "own": "kept as it was"})
-    )
-    again = compare(tmp_path / "out", 3, names, "cpu", show=False)
-    assert again["sd2"]["own"] == "kept as it was"
-    with pytest.raises(ValueError, match="'sd9'"):
-        compare(tmp_path / "out", 3, ["lab:sd9"], "cpu")
