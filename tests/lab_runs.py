@@ -25,6 +25,16 @@ RECIPES = {
         "transformer": {"layers": 2, "heads": 2, "head_width": 8},
         "gates": {"scenes": 6, "single": 3},
     },
+    "clip": {
+        **QUICK,
+        "size": 48,
+        "decay": "constant",
+        "held_out": 40,
+        "bank": {"count": 24, "batch": 16},
+        "vision": {"hidden": 16, "layers": 1, "heads": 2},
+        "text": {"hidden": 16, "layers": 1, "heads": 2},
+        "projection": 16,
+    },
 }
 
 
@@ -33,9 +43,9 @@ def checkpoint(folder):
 
 
 def make_run(folder, name):
-    """The run "vae", "classifier" or of a family in ``folder``; those it builds on are there."""
+    """The run "vae", "classifier", "clip" or of a family in ``folder``; those it builds on are there."""
     if name in RECIPES:
-        train("sd1", name, folder / name, RECIPES[name])
+        train("clip" if name == "clip" else "sd1", name, folder / name, RECIPES[name])
         return
     first = None if name == "sd1" else folder / "sd1" / "pipeline"
     recipe = {**RECIPES["denoiser"], "sheet_every": 4 if name == "sd1" else 1000}

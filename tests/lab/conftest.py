@@ -8,12 +8,17 @@ from filelock import FileLock
 
 from lab_runs import make_run
 
-NEEDS = {"vae": (), "classifier": (), "sd1": ("vae",)}  # the other families begin from sd1
+NEEDS = {
+    "vae": (),
+    "classifier": (),
+    "clip": (),
+    "sd1": ("vae",),
+}  # the other families begin from sd1
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """The folder of the run "vae", "classifier", "sd1" ... "sd3"; never change it."""
+    """The folder of the run "vae", "classifier", "clip", "sd1" ... "sd3"; never change it."""
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent

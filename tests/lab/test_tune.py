@@ -17,25 +17,19 @@ from pixalign.config import AlignConfig
 FEW = {"elbo_steps": 2, "collect_steps": 1}
 
 
-@pytest.fixture(scope="module")
-def record(tmp_path_factory):
-    """The record of a small search on the embedded model, and the folder of its settings."""
-    folder = tmp_path_factory.mktemp("tuned") / "model"
+def test_chosen_settings_hold_on_their_scenes(tmp_path, monkeypatch):
+    """mIoU through the front door, under the settings that were written, is that of the search."""
+    folder = tmp_path / "model"
     folder.mkdir()
     for part in EMBEDDED.iterdir():
-        (folder / part.name).symlink_to(part)
-    (folder / "pixalign.json").unlink()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "AlignConfig", lambda **options: AlignConfig(**FEW, **options))
-        patch.setattr(tuning, "RANGES", ((0.0, 0.1), (0.0, 0.2)))
-        patch.setattr(tuning, "WEIGHTS", (0.0, 1.0))
-        patch.setattr(tuning, "GAMMAS", (1.5, 3.0))
-        patch.setattr(tuning, "_ROUNDS", 1)
-        return tuning.tune_model(folder, 3, "cpu", show=False), folder
-
-
-def test_a_search_never_gets_worse(record):
-    found, folder = record
+        if part.name != "pixalign.json":
+            (folder / part.name).symlink_to(part)
+    monkeypatch.setattr(tuning, "AlignConfig", lambda **options: AlignConfig(**FEW, **options))
+    monkeypatch.setattr(tuning, "RANGES", ((0.0, 0.1), (0.0, 0.2)))
+    monkeypatch.setattr(tuning, "WEIGHTS", (0.0, 1.0))
+    monkeypatch.setattr(tuning, "GAMMAS", (1.5, 3.0))
+    monkeypatch.setattr(tuning, "_ROUNDS", 1)
+    found = tuning.tune_model(folder, 3, "cpu", show=False)
     json.dumps(found, allow_nan=False)
     assert found["scenes"] == 3
     assert model_settings(folder) == found["settings"]
@@ -45,14 +39,8 @@ def test_a_search_never_gets_worse(record):
     assert found["calibrated"] == max(*found["gammas"].values(), *found["centred"].values())
     assert set(found["alone"]) == set(found["tried"][0]["layers"])
 
-
-def test_chosen_settings_hold_on_their_scenes(record):
-    """mIoU through the front door, under the settings that were written, is that of the search."""
-    found, folder = record
-    model, dataset = (
-        pa.load(folder, device="cpu", dtype="float32"),
-        open_dataset("lab", None, "val", 3),
-    )
+    model = pa.load(folder, device="cpu", dtype="float32")
+    dataset = open_dataset("lab", None, "val", 3)
     group = [Subject(dataset[index], index, dataset.classes, 0) for index in range(3)]
     encoded = [model.encode(subject.sample.image) for subject in group]
 
