@@ -43,7 +43,7 @@ def checkpoint(folder):
 
 
 def make_run(folder, name):
-    """The run "vae", "classifier", "clip" or of a family in ``folder``; those it builds on are there."""
+    """The run "vae", "classifier", "clip" or of a family; those it begins from are there."""
     if name in RECIPES:
         train("clip" if name == "clip" else "sd1", name, folder / name, RECIPES[name])
         return

@@ -8,12 +8,8 @@ from filelock import FileLock
 
 from lab_runs import make_run
 
-NEEDS = {
-    "vae": (),
-    "classifier": (),
-    "clip": (),
-    "sd1": ("vae",),
-}  # the other families begin from sd1
+# What a run begins from; the other families begin from sd1.
+NEEDS = {"vae": (), "classifier": (), "clip": (), "sd1": ("vae",)}
 
 
 @pytest.fixture(scope="session")

@@ -153,21 +153,19 @@ def pictures(count):
 
 
 def test_the_score_is_that_of_transformers(finished):
-    images = pictures(3)
+    images, folder = pictures(3), finished("clip") / "clip"
     texts = ["a photo of dog", "a photo of red hot dog, two cats", "a photo of tree"]
-    found = clip_score(images, texts, model=str(finished("clip") / "clip"), device="cpu")
-    model = CLIPModel.from_pretrained(finished("clip") / "clip", dtype=torch.float32).eval()
-    tokens = CLIPTokenizer.from_pretrained(finished("clip") / "clip")(
-        texts, padding=True, return_tensors="pt"
-    )
+    found = clip_score(images, texts, model=str(folder), device="cpu")
+    model = CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = CLIPTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
     pixels = torch.stack(
         [torch.from_numpy(np.array(i)).permute(2, 0, 1) / 127.5 - 1 for i in images]
     )
     with torch.no_grad():
         logits = model(**tokens, pixel_values=pixels).logits_per_image / model.logit_scale.exp()
     np.testing.assert_allclose(found.scores, 100 * logits.diagonal().numpy(), rtol=1e-4)
-    assert found.model == str(finished("clip") / "clip")
-    assert str(finished("clip") / "clip") in str(found)
+    assert found.model == str(folder)
+    assert str(folder) in str(found)
     assert found.mean == pytest.approx(found.scores.mean())
 
 
