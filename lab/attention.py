@@ -15,17 +15,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from lab.data import encode, in_parts, rendered
-from lab.vocabulary import class_columns
 from pixalign.attention import AttentionReader, Site, text_layers
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones import Backbone
 from pixalign.core.maps import resize
-from pixalign.core.values import TextCondition
+from pixalign.core.values import Phrase, TextCondition
 from pixalign.diffusion.schedule import Steps
 from pixalign.model import load
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import APART, draw_scenes
 from pixalign.scenes.sample import SLOTS, concatenate, sample_scenes
+from pixalign.text.prompts import Prompt, compose
 
 POSITIONS = (0.1, 0.3, 0.5)  # of the noise schedule
 _BATCH = 64
@@ -52,19 +52,17 @@ class GateScenes:
         cls, backbone: Backbone, *, scenes: int, single: int, size: int, device: str
     ) -> GateScenes:
         """``scenes`` with 2, 3 and 4 objects in equal parts and ``single`` with one."""
-        tokenizer, length = (
-            backbone.streams[0].tokenizer,
-            backbone.encode_text([""]).embeds.shape[1],
-        )
+        length = backbone.encode_text([""]).embeds.shape[1]
         alone = sample_scenes("val", APART, single, objects=1)
         drawn = rendered(concatenate([draw_scenes("val", scenes), alone]), size, device)
         latents = in_parts(lambda part: encode(backbone.pipe.vae, part), drawn.images)
         prompts, columns, objects = [], [], []
         for labels, mask in zip(drawn.labels.tolist(), drawn.masks, strict=True):
             present = list(dict.fromkeys(label for label in labels if label >= 0))
-            prompt, found = class_columns(tokenizer, [class_names()[i] for i in present])
-            prompts.append(prompt)
-            columns.append(_averaging(found, tokenizer, prompt, length))
+            phrases = [Phrase(class_names()[label]) for label in present]
+            prompt = compose(phrases, range(len(phrases)), "a photo of {}")
+            prompts.append(prompt.text)
+            columns.append(_averaging(backbone, prompt, length))
             objects.append(_masks(mask, present))
         generator = torch.Generator().manual_seed(0)
         shape = (len(POSITIONS), *latents.shape[1:])
@@ -78,11 +76,12 @@ class GateScenes:
         )
 
 
-def _averaging(found: Sequence[Sequence[int]], tokenizer: Any, prompt: str, length: int) -> Tensor:
+def _averaging(backbone: Backbone, prompt: Prompt, length: int) -> Tensor:
     """[L, K + 1] for the columns of the classes and of everything that is no word."""
-    words = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    tokenizer = backbone.streams[0].tokenizer
+    words = len(tokenizer(prompt.text, add_special_tokens=False)["input_ids"])
     matrix = torch.zeros(length, SLOTS + 1)
-    for index, columns in enumerate(found):
+    for index, columns in enumerate(backbone.columns(prompt, length)):
         matrix[list(columns), index] = 1 / len(columns)
     matrix[:, SLOTS] = 1
     matrix[1 : 1 + words, SLOTS] = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lab.networks import load_pipeline
 from lab.sheets import write_sheet
@@ -66,18 +66,6 @@ def draw_samples(
     return torch.cat(images)
 
 
-@torch.no_grad()
-def sample_quality(
-    pipe: Any, classifier: nn.Module, *, per_class: int = 8, **options: Any
-) -> tuple[dict[str, Any], Tensor]:
-    """Accuracies of the classifier on ``per_class`` pictures of each class, and the pictures."""
-    names = class_names()
-    wanted = torch.arange(len(names)).repeat_interleave(per_class)
-    images = draw_samples(pipe, [f"a photo of {names[i]}" for i in wanted.tolist()], **options)
-    found = found_class(look(classifier, images)[0])
-    return accuracies(found.cpu(), wanted), images
-
-
 def evaluate_quality(
     pipeline: str | Path,
     classifier: Path,
@@ -87,10 +75,16 @@ def evaluate_quality(
     device: str = "auto",
     **options: Any,
 ) -> dict[str, Any]:
-    """Sample quality of a saved pipeline; writes quality.json and one picture of each class."""
-    device = str(resolve_device(device))
+    """Accuracies of a classifier on ``per_class`` samples of each class, ``options`` for drawing.
+
+    Writes quality.json and a grid with one sample of each class.
+    """
+    device, names = str(resolve_device(device)), class_names()
     pipe, known = load_pipeline(pipeline, device), load_classifier(classifier, device)
-    figures, images = sample_quality(pipe, known, per_class=per_class, **options)
+    wanted = torch.arange(len(names)).repeat_interleave(per_class)
+    images = draw_samples(pipe, [f"a photo of {names[i]}" for i in wanted.tolist()], **options)
+    with torch.no_grad():
+        figures = accuracies(found_class(look(known, images)[0]).cpu(), wanted)
     write_sheet(images[::per_class], out / "classes.png", columns=12)
     write_json(out / "quality.json", figures)
     return figures

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
-from safetensors.torch import load_file
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedModel
 
@@ -135,40 +131,6 @@ def _own_settings(pipe: Any) -> dict[str, Any]:
     """What a pipeline was built with besides its components."""
     names = ("requires_safety_checker", "force_zeros_for_empty_prompt")
     return {name: pipe.config[name] for name in names if name in pipe.config}
-
-
-def share_parts(folder: Path, base: Path) -> list[str]:
-    """Replace parts of a saved pipeline that equal those of another by links to them.
-
-    Gives their names. Links are relative, so that both folders can be moved together.
-    """
-    shared = []
-    for part in sorted(path for path in folder.iterdir() if path.is_dir()):
-        other = base / part.name.removesuffix("_2")
-        if not part.is_symlink() and other.is_dir() and _same_part(part, other):
-            shutil.rmtree(part)
-            part.symlink_to(os.path.relpath(other, folder), target_is_directory=True)
-            shared.append(part.name)
-    return shared
-
-
-def _same_part(part: Path, other: Path) -> bool:
-    """Whether two folders hold the same weights, or the same files where there are none."""
-    weights = [sorted(folder.glob("*.safetensors")) for folder in (part, other)]
-    if not all(weights):
-        texts = [{p.name: _settled(p) for p in folder.iterdir()} for folder in (part, other)]
-        return not any(weights) and texts[0] == texts[1]
-    (mine,), (theirs,) = weights
-    first, second = load_file(mine), load_file(theirs)
-    return first.keys() == second.keys() and all(
-        torch.equal(first[name], second[name]) for name in first
-    )
-
-
-def _settled(path: Path) -> Any:
-    """A JSON file's contents, less what a tokenizer's last call leaves behind."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return {name: value for name, value in found.items() if name not in ("truncation", "padding")}
 
 
 def copy_as(model: Any, dtype: torch.dtype) -> Any:

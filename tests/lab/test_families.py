@@ -1,5 +1,6 @@
 """The lab's families at toy size: what each trains by, inherits, stores and reads."""
 
+import runpy
 import shutil
 
 import diffusers
@@ -16,7 +17,7 @@ from lab.denoiser import DenoiserStage
 from lab.families import DENOISER, FAMILIES
 from lab.families.base import copy_matching
 from lab.families.towers import inherit_words
-from lab.networks import SCHEDULER, load_pipeline, load_vae, share_parts
+from lab.networks import SCHEDULER, load_pipeline, load_vae
 from lab.recipe import complete
 from lab.train import train
 from lab.vocabulary import CaptionEncoder, build_tokenizer
@@ -210,11 +211,12 @@ def test_every_family_aligns(finished, name):
     assert np.isfinite(found.losses).all()
 
 
-def test_equal_parts_are_shared(finished, tmp_path):
+def test_equal_parts_are_shared(finished, tmp_path, request):
+    tool = runpy.run_path(str(request.config.rootpath / "tools" / "share_parts.py"))
     shutil.copytree(finished("sd1") / "pipeline", tmp_path / "base")
     shutil.copytree(finished("sd2") / "pipeline", tmp_path / "more" / "sd2")
     before = pa.load(tmp_path / "more" / "sd2", device="cpu")
-    shared = share_parts(tmp_path / "more" / "sd2", tmp_path / "base")
+    shared = tool["share_parts"](tmp_path / "more" / "sd2", tmp_path / "base")
     assert set(shared) == {"text_encoder", "tokenizer", "vae"}
     for part in shared:
         link = (tmp_path / "more" / "sd2" / part).readlink()

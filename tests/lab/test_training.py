@@ -29,7 +29,6 @@ from lab.vocabulary import (
     PAD,
     CaptionEncoder,
     build_tokenizer,
-    class_columns,
     vocabulary_words,
 )
 from lab_runs import RECIPES, checkpoint
@@ -85,13 +84,6 @@ def test_a_saved_tokenizer_is_the_same(tmp_path):
     text = "a photo of hot dog, two small blue birds"
     assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
     assert (again.model_max_length, again.pad_token) == (LENGTH, PAD)
-
-
-def test_columns_of_names():
-    tokenizer = build_tokenizer()
-    prompt, columns = class_columns(tokenizer, ["hot dog", "cat"])
-    assert prompt == "a photo of hot dog, cat"
-    assert columns == [(4, 5), (7,)]  # start a photo of hot dog , cat
 
 
 # ---- recipes ----
