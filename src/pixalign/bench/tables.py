@@ -8,6 +8,7 @@ from typing import Any
 
 from pixalign.bench.result_grid import Column, Result, ResultGrid, result_grids
 from pixalign.bench.spec import METRICS, Spec, SpecRow, load_spec, spec_names
+from pixalign.methods import METHODS
 
 MEASURES = {
     "datasets": "mIoU in %",
@@ -139,7 +140,8 @@ def _values(grid: ResultGrid, kind: str) -> Table:
 
 def _seconds(grid: ResultGrid) -> Table:
     """What an image costs, where methods are compared; no rows where only settings are."""
-    methods = {row["method"] for result in grid.results.values() for row in result["rows"].values()}
+    used = {row["method"] for result in grid.results.values() for row in result["rows"].values()}
+    methods = {name for name in used if not METHODS[name].separable}
     timed = any(result.get("row_seconds") for result in grid.results.values())
     lines = [(model, name) for model in grid.models for name in grid.names]
     rows = [
@@ -149,7 +151,7 @@ def _seconds(grid: ResultGrid) -> Table:
             *(_time_cell(grid, model, name, dataset) for dataset in grid.datasets),
         )
         for model, name in lines
-        if timed and len(methods) > 1
+        if timed and methods
     ]
     hardware = sorted({result["device"] for result in grid.results.values()})
     title = f"Seconds an image on {', '.join(hardware)}, {SECONDS}"
