@@ -79,8 +79,9 @@ def run_study(
 
 
 def read_study(*folders: Path) -> dict[str, dict[str, Any]]:
-    """Results by spec and model ("embedded", "sd2" ...); what is missing is named."""
+    """Results by spec and model: "embedded", "sd2" ..., in this order; what is missing is named."""
     found: dict[str, dict[str, Any]] = {}
+    order = ["embedded", *(model.removeprefix("lab:") for model in FAMILIES)]
     for folder in folders:
         for path in sorted(folder.glob(f"*/{RESULT}")):
             result = read_result(path)
@@ -92,7 +93,10 @@ def read_study(*folders: Path) -> dict[str, dict[str, Any]]:
                 f"the result of {run.name!r} is missing in {str(folders[0])!r}; "
                 "`python -m lab study` makes it"
             )
-    return found
+    return {
+        spec: {name: results[name] for name in order if name in results}
+        for spec, results in found.items()
+    }
 
 
 def strength_label(result: Mapping[str, Any]) -> str:

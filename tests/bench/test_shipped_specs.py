@@ -149,10 +149,10 @@ def test_every_table_has_a_twin_on_the_lab():
 
 
 CHANGES = {
-    "sota": {"calibrate"},
-    "models": {"calibrate"},
-    "more-models": {"calibrate"},
-    "phrases": {"calibrate", "elbo_text"},
+    "sota": {"method", "calibrate"},
+    "models": {"method", "calibrate"},
+    "more-models": {"method", "calibrate"},
+    "phrases": {"method", "calibrate", "elbo_text"},
     "elbo-steps": {"elbo_steps", "elbo_timesteps"},
     "more-elbo-steps": {"elbo_steps", "elbo_timesteps"},
     "strategies": {"elbo_steps", "elbo_timesteps", "elbo_strategy"},
@@ -160,10 +160,10 @@ CHANGES = {
     "collecting": {
         "collect_steps", "collect_strategy", "collect_timesteps", "elbo_steps", "elbo_timesteps"
     },
-    "frequency": {"calibrate"},
-    "methods-calibrated": {"calibrate"},
+    "frequency": {"method", "calibrate"},
+    "methods-calibrated": {"method", "calibrate"},
     "gamma": {"gamma"},
-    "toy": {"calibrate"},
+    "toy": {"method", "calibrate"},
 }  # fmt: skip
 
 
@@ -209,20 +209,20 @@ def test_rows_do_what_their_names_say():
         assert not any(row.config.resolved(own=own).centred for row in rows)
         assert rows[-1].config.resolved(own=own).gamma == 1 / 3
     for name in ("models", "lab-models", "frequency", "toy"):
-        switches = [config.calibrate for config in configs(name).values()]
+        switches = [config.calibrated for config in configs(name).values()]
         assert switches == [False, True]
-    texts = [config.elbo_text for config in configs("phrases").values() if config.calibrate]
+    texts = [config.elbo_text for config in configs("phrases").values() if config.calibrated]
     assert texts == ["name", "phrase"]
 
 
 def test_baselines():
     rows = {row.name: row for row in load_spec("methods-calibrated").rows}
-    assert not rows["DAAM"].config.calibrate
-    assert rows["DAAM + ELB"].config.calibrate
+    assert not rows["DAAM"].config.calibrated
+    assert rows["DAAM + ELB"].config.calibrated
     assert rows["DAAM + ELB"].baseline == "DAAM"
     assert rows["DiffSegmenter + ELB"].baseline == "DiffSegmenter"
     for row in load_spec("sota").rows:
-        assert row.config.calibrate == (row.method == "elbo")
+        assert row.config.calibrated == (row.method == "elbo")
         assert row.baseline == "ELBO-T2IAlign"
     lab = load_spec("lab-methods-calibrated")
     assert "Exponents are centred" in lab.notes[-2]
