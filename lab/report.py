@@ -14,6 +14,7 @@ from pixalign.bench.generation_study import summary as composed
 from pixalign.bench.tables import effect_cell
 from pixalign.core.files import write_bytes
 
+
 def read_results(folder: Path) -> dict[str, Any]:
     """What docs/lab.md is rendered from, by name; ``folder`` is docs/lab.
 

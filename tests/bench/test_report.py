@@ -377,11 +377,13 @@ def test_wrong_folders_are_told_apart(tmp_path):
 
 
 def test_configs_in_few_words():
-    model = {"family": "sd3", "own": {"gamma": 0.5, "threshold": 0.3}}
+    model = {"family": "sd3", "settings": {"gamma": 0.5, "threshold": 0.3}}
     for preset in ("default", "paper", "official", "fast", "uncalibrated"):
-        config = AlignConfig.preset(preset).resolved("sd3", model["own"]).to_dict()
+        config = AlignConfig.preset(preset).resolved("sd3", model["settings"]).to_dict()
         assert describe_config(json.loads(json.dumps(config)), model) == preset
-    changed = AlignConfig.official(gamma=0.25, elbo_timesteps=None).resolved("sd3", model["own"])
+    changed = AlignConfig.official(gamma=0.25, elbo_timesteps=None).resolved(
+        "sd3", model["settings"]
+    )
     text = describe_config(json.loads(json.dumps(changed.to_dict())), model)
     assert text == "official, gamma = 0.25, elbo_timesteps = null"
 

@@ -18,9 +18,9 @@ from bench_folder import CLASSES, SPEC, folder_of
 from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
 from pixalign.bench import measuring, runner
 from pixalign.bench.datasets import open_dataset
+from pixalign.bench.measurements import Measurements, union
 from pixalign.bench.measuring import image_seed
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, tally
-from pixalign.bench.measurements import Measurements, union
 from pixalign.bench.spec import load_spec
 from pixalign.bench.store import IMAGES, ImageRow, Run, find_runs
 from pixalign.methods import METHODS
@@ -112,9 +112,10 @@ def test_baselines_are_what_they_give_themselves(wide, tmp_path):
             sample.image, names, seed=image_seed(7, "003"), **options
         )
         theirs = counted(torch.from_numpy(found.heatmaps), sample, 3)
-        assert torch.equal(image.tallies[row.name].claimed, theirs.claimed), row.name
-        assert torch.equal(image.tallies[row.name].hits, theirs.hits), row.name
-    claimed = {name: own.claimed for name, own in image.tallies.items()}
+        (own,) = image.tallies[row.name]
+        assert torch.equal(own.claimed, theirs.claimed), row.name
+        assert torch.equal(own.hits, theirs.hits), row.name
+    claimed = {name: own.claimed for name, (own,) in image.tallies.items()}
     assert not torch.equal(claimed["plain"], claimed["calibrated"])
     assert not torch.equal(claimed["plain"], claimed["constant"])
 
@@ -133,7 +134,7 @@ def test_an_image_without_classes_is_all_background(wide, small, tmp_path):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
     (image,) = runner.run(small, dataset, model, tmp_path, show=False).images()
     counted = int((dataset.truth(0) != IGNORE).sum())
-    for own in image.tallies.values():
+    for (own,) in image.tallies.values():
         assert own.label.tolist() == [0]
         assert own.true.tolist() == [counted]
         assert own.hits.tolist() == own.claimed.tolist() == [[counted] * len(THRESHOLDS)]
@@ -216,7 +217,7 @@ def test_timesteps_that_coincide_in_one_image_only(wide, tmp_path, monkeypatch):
     for index in (1, 3, 6):
         for row in spec.rows:
             theirs = expected(model, dataset[index], index, row.config)
-            assert torch.equal(images[index].tallies[row.name].claimed, theirs.claimed)
+            assert torch.equal(images[index].tallies[row.name][0].claimed, theirs.claimed)
 
 
 # ---- stopping and going on ----
@@ -309,16 +310,20 @@ def test_a_line_holds_the_whole_row(data):
     row = ImageRow(
         4, "kéy", labels, (0.25,) * classes, "size=1", labels[0],
         losses={"a": torch.rand(classes, 3)}, maps={"m": torch.rand(classes, 2, 2).half()},
-        tallies={"one": both[0], "two": both[1]},
+        visible=(0.5,) * classes, elbo=None, activation=(1.25,) * classes,
+        tallies={"one": both[:1], "two": both},
     )  # fmt: skip
     again = ImageRow.from_line(row.to_line())
     assert again.to_line() == row.to_line()
     assert (again.index, again.key, again.labels, again.group) == (4, "kéy", labels, "size=1")
     assert torch.equal(again.losses["a"], row.losses["a"])
     assert torch.equal(again.maps["m"], row.maps["m"])
-    for name, own in row.tallies.items():
-        for field in ("image", "label", "true", "hits", "claimed"):
-            assert torch.equal(getattr(again.tallies[name], field), getattr(own, field))
+    for name in ("visible", "elbo", "activation"):
+        assert getattr(again, name) == getattr(row, name)
+    for name, drawn in row.tallies.items():
+        for own, theirs in zip(drawn, again.tallies[name], strict=True):
+            for field in ("image", "label", "true", "hits", "claimed"):
+                assert torch.equal(getattr(theirs, field), getattr(own, field))
 
 
 def test_a_folder_without_results_is_explained(tmp_path):
