@@ -65,17 +65,9 @@ def rows(count, seed=0):
         area = rng.uniform(0.05, 0.3, classes)
         offset = 100 * float(np.log(area).mean())
         elbo = offset - np.log(area)
-        made.append(
-            ImageRow(
-                index,
-                f"{index}",
-                labels,
-                tuple(area),
-                visible=(1.0,) * classes,
-                elbo=tuple(elbo),
-                activation=tuple(np.exp(elbo - offset)),
-            )  # fmt: skip
-        )
+        known = {"elbo": tuple(elbo), "activation": tuple(np.exp(elbo - offset))}
+        seen = (1.0,) * classes
+        made.append(ImageRow(index, f"{index}", labels, tuple(area), visible=seen, **known))
     return made
 
 
