@@ -59,13 +59,13 @@ def run(
         specs,
         root=root,
         model=model,
-        datasets=list(map(str, dataset or [])),
+        datasets=dataset or [],
         limit=limit,
         out=out,
         counts=counts,
         seed=seed,
         device=device,
-        dtype=str(dtype),
+        dtype=dtype,
         batch_size=passes(batch_size),
     )
     for folder, result in finished:
@@ -101,7 +101,7 @@ def check(
     """Read every picture's size and every mask of the datasets under a root, and count classes."""
     from pixalign.bench.command import check_root
 
-    for record in check_root(root, list(map(str, dataset or [])), split, limit):
+    for record in check_root(root, dataset or [], split, limit):
         if json_:
             print_json(record)
         else:
@@ -180,8 +180,8 @@ def generation(
     pairs = [text.partition("=") for text in file or []]
     files = {name: Path(path) for name, _, path in pairs}
     options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
-    options |= {"controls": controls, "device": device, "dtype": str(dtype), "files": files}
-    print(table(compose(model, out, sets=[*map(str, set_ or ()), *files] or SETS, **options)))
+    options |= {"controls": controls, "device": device, "dtype": dtype, "files": files}
+    print(table(compose(model, out, sets=[*(set_ or ()), *files] or SETS, **options)))
 
 
 @bench.command()
@@ -203,7 +203,7 @@ def editing(
 
     hide_loading_bars()
     options: dict[str, Any] = {"count": count, "steps": steps, "device": device}
-    print(table(retouch(model, out, rows=list(map(str, row or ROWS)), **options)))
+    print(table(retouch(model, out, rows=row or tuple(ROWS), **options)))
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:

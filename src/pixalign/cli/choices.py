@@ -28,9 +28,14 @@ else:
     from pixalign.methods import METHODS
     from pixalign.scenes.sample import SPLITS
 
-    def choices(name: str, values: Iterable[str]) -> type[StrEnum]:
+    class Choice(StrEnum):
+        """A text out of several, which errors and records show as a text."""
+
+        __repr__ = str.__repr__
+
+    def choices(name: str, values: Iterable[str]) -> type[Choice]:
         """An enum of these texts."""
-        return StrEnum(name, {value: value for value in values})
+        return Choice(name, {value: value for value in values})
 
     CalibrationName = choices("CalibrationName", CALIBRATIONS)
     DatasetName = choices("DatasetName", DATASETS)

@@ -50,9 +50,9 @@ def load_model(
     return load(
         model,
         device=device,
-        dtype=str(dtype),
+        dtype=dtype,
         batch_size=passes(batch_size),
-        memory=str(memory),
+        memory=memory,
         progress=progress,
     )
 
