@@ -1,12 +1,10 @@
 """``pixalign models``, ``classes`` and ``doctor``."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 from pixalign.bench.datasets.sample import class_list
+from pixalign.cli.doctor import cached_models
 from pixalign.scenes.atlas import class_names
 
 
@@ -40,15 +38,8 @@ def test_cached_models_are_found(tmp_path, monkeypatch, sd1_folder):
     refs = tmp_path / "models--someone--tiny" / "refs"
     refs.mkdir()
     (refs / "main").write_text("0" * 40)
-    code = "import json, pixalign.cli.doctor as d; print(json.dumps(d.cached_models()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"HF_HUB_CACHE": str(tmp_path)},
-        check=True,
-    )
-    assert json.loads(done.stdout) == [{"model": "someone/tiny", "family": "sd"}]
+    monkeypatch.setattr("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", tmp_path)
+    assert cached_models() == [{"model": "someone/tiny", "family": "sd"}]
 
 
 def test_classes(shell):

@@ -36,9 +36,9 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from pixalign import __version__
+        from pixalign.core.provenance import versions
 
-        print(f"pixalign {__version__}")
+        print(f"pixalign {versions()['pixalign']}")
         raise typer.Exit
 
 
