@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -32,13 +32,14 @@ app.add_typer(bench.bench, name="bench")
 
 # What the command line itself refuses; typer carries this class without naming it.
 UsageError: Any = typer.BadParameter.__mro__[1]
+STOPPED = 130
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from pixalign.core.provenance import versions
+        import pixalign
 
-        print(f"pixalign {versions()['pixalign']}")
+        print(f"pixalign {pixalign.__version__}")
         raise typer.Exit
 
 
@@ -74,13 +75,14 @@ def run_command(command: typer.Typer, name: str) -> None:
         if not out_of_memory(error):
             raise
         _fail("out of memory with one pass at once; use a smaller model or device", error, name)
-    else:
-        if code == 130:  # Ctrl-C, by typer
-            print("stopped", file=sys.stderr)
-        sys.exit(code)
+    except (KeyboardInterrupt, typer.Abort):
+        code = STOPPED
+    if code == STOPPED:  # typer's own answer to Ctrl-C
+        print("stopped", file=sys.stderr)
+    sys.exit(code)
 
 
-def _fail(message: str, error: Exception, name: str) -> None:
+def _fail(message: str, error: Exception, name: str) -> NoReturn:
     if os.environ.get("PIXALIGN_TRACEBACK"):
         raise error
     if message:  # without a command, help has been printed and nothing is left to say
