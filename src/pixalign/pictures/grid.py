@@ -40,18 +40,17 @@ def picture_grid(
         [wrapped(caption, widths[place], font, lines) for place, (_, caption) in enumerate(row)]
         for row in cells
     ]
-    head = line if headings else 0
-    over = line if titles else 0
+    head, over = line * bool(headings), line * bool(titles)
     heights = [max(picture.height for picture, _ in row) for row in cells]
-    under = [line * max(len(caption) for caption in row) for row in said]
-    height = gap + head + sum(over + gap for _ in rows) + sum(heights) + sum(under)
+    under = [line * max(map(len, row)) for row in said]
+    height = gap + head + len(rows) * (over + gap) + sum(heights) + sum(under)
     sheet = Image.new("RGB", (lefts[-1], height), "white")
     draw = ImageDraw.Draw(sheet)
 
-    def write(words: Sequence[str], left: int, top: int, colour: str = "black") -> None:
-        for number, words_of_line in enumerate(words):
+    def write(texts: Sequence[str], left: int, top: int, colour: str = "black") -> None:
+        for number, words in enumerate(texts):
             middle = top + (number + 0.5) * line
-            draw.text((left, middle), words_of_line, fill=colour, font=font, anchor="lm")
+            draw.text((left, middle), words, fill=colour, font=font, anchor="lm")
 
     for place, heading in enumerate(headings):
         write(wrapped(heading, widths[place], font), lefts[place], gap // 2)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pixalign.alignment.result import Alignment
 from pixalign.config import AlignConfig
-from pixalign.core.files import check_folder, make_folder, write_bytes, write_json
+from pixalign.core.files import check_folder, make_folder, write_json, write_text
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
@@ -115,7 +115,7 @@ def demo(
     folder = make_folder(out)
     write_json(folder / "demo.json", record)
     write_png(folder / "summary.png", summary_picture(rows, drawn))
-    return write_bytes(folder / "report.html", page(record, drawn).encode())
+    return write_text(folder / "report.html", page(record, drawn))
 
 
 def _align(
