@@ -64,17 +64,13 @@ def test_json_is_alone_on_stdout(picture, sd1_folder, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [picture.name]  # no files
 
 
-def test_json_and_file_hold_the_same(shell, picture, sd1_folder, tmp_path):
-    _, out, _ = shell(*segment(picture, sd1_folder, "--json", "--out", tmp_path / "out"))
-    assert json.loads(out) == json.loads((tmp_path / "out" / "result.json").read_text())
-
-
-def test_options_reach_the_settings(shell, picture, sd1_folder):
+def test_options_reach_the_settings_of_json_and_file(shell, picture, sd1_folder, tmp_path):
     options = ("--json", "--preset", "official", "--resize", "keep", "--gamma", "0.5")
     more = ("--threshold", "0.25", "--caption", "a dog, a hot dog and a red car")
-    code, out, err = shell(*segment(picture, sd1_folder, *options, *more))
+    code, out, err = shell(*segment(picture, sd1_folder, *options, *more, "--out", tmp_path / "o"))
     assert code == 0, err
     record = json.loads(out)
+    assert record == json.loads((tmp_path / "o" / "result.json").read_text())
     assert record["prompts"] == ["a dog, a hot dog and a red car"]
     assert record["config"]["gamma"] == 0.5
     assert record["config"]["resize"] == "keep"

@@ -25,9 +25,9 @@ def picture_grid(
     """Rows of pictures on white: under the columns' headings, each row under its title.
 
     Pictures are brought to ``side`` pixels on their longer side; None leaves them as they are.
-    Columns are as wide as their widest picture, rows as high as their highest, and ``gap`` pixels
-    lie around all. Texts have the size ``text``; captions take at most ``lines`` lines, and what
-    is too long ends in "…".
+    Columns are as wide as their widest picture (and at least ``side``), rows as high as their
+    highest, and ``gap`` pixels lie around all. Texts have the size ``text``; captions take at most
+    ``lines`` lines, and what is too long ends in "…".
     """
     font, line = ImageFont.load_default(text), round(1.5 * text)
     cells = [[_fitted(cell, side, resample) for cell in row] for row in rows]
