@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pixalign.alignment.aligner import Aligner
 from torch import Tensor
 
 from lab.study import native_size
 from lab.trial import in_groups
 from pixalign.alignment.adaptive import expected_change, stages
+from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.calibrate import alignment_scores, exponents
 from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.backbones.load import hide_loading_bars

@@ -12,9 +12,9 @@ import argparse
 
 import numpy as np
 import torch
-from pixalign.alignment.aligner import Aligner
 
 from lab.study import native_size
+from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.heatmaps import activation
 from pixalign.alignment.plan import plan_prompts, plan_timesteps
 from pixalign.alignment.scoring import attention_maps

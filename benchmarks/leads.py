@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from adaptive import summary
 from architectures import Model
-from pixalign.alignment.aligner import Aligner
 from speed import flops_per_forward
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
@@ -30,6 +29,7 @@ from torch.nn.functional import avg_pool2d
 from lab.study import native_size
 from lab.trial import in_groups
 from pixalign.alignment.adaptive import stages
+from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
 from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pixalign.alignment.aligner import Aligner
 
 from lab.study import native_size
 from lab.trial import Measured, in_groups
 from lab.variants import by_elbo
+from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.heatmaps import activation, heatmaps_under
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.locations import located

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from pixalign.methods.reading import OwnText, nearest_factor
 
 import pixalign as pa
 import tiny
