@@ -10,7 +10,7 @@ from PIL import Image
 
 from pixalign.bench.datasets.sample import Dataset, Sample
 from pixalign.core.values import Size
-from pixalign.scenes.atlas import class_names, training_counts
+from pixalign.scenes.atlas import class_names, training_shares
 from pixalign.scenes.draw import draw_scenes, scene_numbers
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import SceneBatch, class_phrases, concatenate
@@ -71,15 +71,16 @@ class SceneDataset(Dataset):
 
     def counts(self) -> Mapping[str, float]:
         """Each class's share of the training objects."""
-        return training_counts()
+        return dict(zip(class_names(), training_shares().tolist(), strict=True))
 
     def _chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Pictures uint8 [n, 128, 128, 3] and truths uint8 [n, 128, 128]."""
         if number not in self._painted:
             painted = render(self.scenes[number * _CHUNK : (number + 1) * _CHUNK], SIDE)
+            pictures = (painted.images * 255).round().byte().permute(0, 2, 3, 1).numpy()
             if len(self._painted) == _KEPT:
                 del self._painted[next(iter(self._painted))]
-            self._painted[number] = (painted.pictures(), painted.masks.numpy())
+            self._painted[number] = (pictures, painted.masks.numpy())
         return self._painted[number]
 
 
