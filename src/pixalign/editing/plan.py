@@ -1,12 +1,11 @@
-"""Before an edit is drawn: its noise, its source picture, and the heatmaps of changed words."""
+"""Before an edit is drawn: prompts paired, pictures inverted, changed words found in them."""
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from PIL import Image
@@ -15,126 +14,76 @@ from torch import Tensor
 from pixalign.alignment.result import Alignment
 from pixalign.backbones import Backbone
 from pixalign.core.progress import Progress
-from pixalign.core.protocols import AlignmentModel as Aligner
-from pixalign.core.values import Size
-from pixalign.diffusion.sampling import initial_noise, to_pictures
-from pixalign.editing.cache import cached_inversions, default_folder
-from pixalign.editing.drawing import EditSettings, Pair
+from pixalign.core.protocols import AlignmentModel
+from pixalign.core.values import Phrase, Size
+from pixalign.diffusion.sampling import GuidedOutput, initial_noise, sample, to_pictures
+from pixalign.editing.cache import InversionCache, inversions_of
 from pixalign.editing.inversion import InversionSettings
-from pixalign.editing.methods import METHODS, classes_of
-from pixalign.editing.walking import sample
-from pixalign.methods import Method
-from pixalign.pictures.reading import ImageLike, read_image
+from pixalign.editing.request import EditRequest, EditSettings
+from pixalign.methods import METHODS
 from pixalign.text.pairing import Columns, Pairing, columns_of, pair
+from pixalign.text.prompts import Span, head_noun, occurrences_of
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """What is to become of a picture, or without one of what the model draws from a seed.
+class EditPlan:
+    """One edit, ready to be drawn.
 
-    ``entities`` are phrases of the source prompt to compare the changed words with, ``weights``
-    factors of target words, and ``blend_words`` source and target words for the local blend.
+    ``noise`` float32 [1, C, h, w]; ``unconditional`` float32 [T, L, D], or None for the model's
+    own. ``picture`` is the given one as the model sees it, None for one that the model draws.
+    ``blend_columns`` are both sides' columns for the local blend. ``heatmaps`` float32
+    [changes, H, W] in [0, 1] say where the words stood that change, and become masks at
+    ``threshold``; they are of the source picture's ``alignment``.
     """
 
-    source: str
-    target: str
-    image: ImageLike | None = None
-    seed: int = 0
-    entities: tuple[str, ...] = ()
-    weights: Mapping[str, float] | None = None
-    blend_words: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """Where an edit begins.
-
-    ``picture`` is the given one as the model sees it, None for one that the model draws; ``words``
-    are both sides' columns for the local blend; ``noise`` and ``unconditional`` as in `Pair`.
-    """
-
-    task: Task
+    request: EditRequest
     pairing: Pairing
-    words: tuple[Columns, Columns] | None
-    picture: Image.Image | None
     noise: Tensor
     unconditional: Tensor | None = None
+    picture: Image.Image | None = None
+    blend_columns: tuple[Columns, Columns] | None = None
+    heatmaps: Tensor | None = None
+    threshold: float = 0.5
+    alignment: Alignment | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """The source picture's alignment, and which of its classes each change is of."""
-
-    alignment: Alignment
-    owners: tuple[int, ...]
-
-    @property
-    def heatmaps(self) -> Tensor:
-        """float32 [changes, H, W] in [0, 1]."""
-        return torch.from_numpy(self.alignment.heatmaps[list(self.owners)])
-
-    @property
-    def threshold(self) -> float:
-        """At which the heatmaps become masks."""
-        threshold = self.alignment.config.threshold
-        assert threshold is not None, "the config of a result is resolved"
-        return threshold
-
-
-def finder(aligner: Aligner, settings: EditSettings) -> Aligner | Method | None:
-    """What makes the heatmaps, if any are needed; models that it does not know are refused."""
-    make = METHODS[settings.method]
-    if make is None and settings.blend == "heatmap":
-        make = METHODS["elbo"]
-    return None if make is None else make(aligner)
-
-
-def begin(
-    tasks: Sequence[Task],
-    aligner: Aligner,
-    how: InversionSettings,
-    cache: str | os.PathLike[str] | None,
+def plan_edits(
+    model: AlignmentModel,
+    requests: Sequence[EditRequest],
+    settings: EditSettings,
+    inversion: InversionSettings,
+    cache: InversionCache | None,
     size: Size,
-) -> list[Start]:
-    """Pair the prompts, then invert the pictures and draw the seeds' noise."""
-    backbone = aligner.backbone
+) -> list[EditPlan]:
+    """Pair the prompts, invert the pictures or draw the seeds' noise, and align the sources."""
+    if settings.aligned_by is not None:
+        METHODS[settings.aligned_by](model)  # refuses a model that the method does not know
+    backbone: Backbone = model.backbone
     length = backbone.unconditional().embeds.shape[1]
-    pairings = [pair(backbone, t.source, t.target, length, t.weights) for t in tasks]
-    words = [_blend_words(backbone, *both, length) for both in zip(tasks, pairings, strict=True)]
-    pictures = {
-        row: read_image(task.image).resize(size[::-1], Image.Resampling.BILINEAR)
-        for row, task in enumerate(tasks)
-        if task.image is not None
-    }
-    inversions = cached_inversions(
-        default_folder() if cache == "auto" else cache,
-        backbone,
-        list(pictures.values()),
-        [pairings[row].source for row in pictures],
-        how,
-        model=aligner.name,
-        batch_size=aligner.batch_size,
-        progress=aligner.progress,
-    )
-    ways: dict[int, tuple[Tensor, Tensor | None]] = {
-        row: (inversion.noise.to(backbone.device), inversion.unconditional)
-        for row, inversion in zip(pictures, inversions, strict=True)
-    }
-    for row, task in enumerate(tasks):
-        if row not in ways:
-            ways[row] = (initial_noise(backbone, [task.seed], size), None)
-    return [
-        Start(task, pairings[row], words[row], pictures.get(row), *ways[row])
-        for row, task in enumerate(tasks)
-    ]
+    plans = []
+    for request in requests:
+        pairing = pair(backbone, request.source, request.target, length, request.weights)
+        picture = request.picture
+        if picture is not None:
+            picture = picture.resize(size[::-1], Image.Resampling.BILINEAR)
+        plans.append(
+            EditPlan(
+                request,
+                pairing,
+                initial_noise(backbone, [request.seed], size),
+                picture=picture,
+                blend_columns=_blend_columns(backbone, request, pairing, length),
+            )
+        )
+    return _aligned(model, _inverted(model, plans, inversion, cache), settings)
 
 
-def _blend_words(
-    backbone: Backbone, task: Task, pairing: Pairing, length: int
+def _blend_columns(
+    backbone: Backbone, request: EditRequest, pairing: Pairing, length: int
 ) -> tuple[Columns, Columns] | None:
     """The columns of the words for the local blend: those given, or those that change."""
-    if task.blend_words is not None:
-        source, target = task.blend_words
+    if request.blend_words is not None:
+        source, target = request.blend_words
         return (
             columns_of(backbone, pairing.source, source, length),
             columns_of(backbone, pairing.target, target, length),
@@ -146,66 +95,109 @@ def _blend_words(
     return tuple(sorted(ours)), tuple(sorted(theirs))
 
 
-def look(
-    find: Aligner | Method | None, starts: Sequence[Start], aligner: Aligner, settings: EditSettings
-) -> list[Seen | None]:
-    """Align the source pictures of edits in which words change, if heatmaps are needed."""
-    rows = [row for row, start in enumerate(starts) if start.pairing.changes]
-    found: list[Seen | None] = [None] * len(starts)
-    if find is None or not rows:
-        return found
-    chosen = [classes_of(starts[row].pairing, starts[row].task.entities) for row in rows]
-    if find.name == "elbo" and any(len(classes) == 1 for classes, _ in chosen):
+def _inverted(
+    model: AlignmentModel,
+    plans: Sequence[EditPlan],
+    inversion: InversionSettings,
+    cache: InversionCache | None,
+) -> list[EditPlan]:
+    """The plans, those of given pictures with the way that leads to them."""
+    pictures = {row: plan.picture for row, plan in enumerate(plans) if plan.picture is not None}
+    prompts = [plans[row].pairing.source for row in pictures]
+    ways = inversions_of(model, list(pictures.values()), prompts, inversion, cache)
+    inverted = list(plans)
+    for row, way in zip(pictures, ways, strict=True):
+        noise = way.noise.to(model.backbone.device)
+        inverted[row] = dataclasses.replace(
+            plans[row], noise=noise, unconditional=way.unconditional
+        )
+    return inverted
+
+
+def _aligned(
+    model: AlignmentModel, plans: Sequence[EditPlan], settings: EditSettings
+) -> list[EditPlan]:
+    """The plans, those in which words change with these words' heatmaps, if any are needed."""
+    rows = [row for row, plan in enumerate(plans) if plan.pairing.changes]
+    if settings.aligned_by is None or not rows:
+        return list(plans)
+    asked = [classes_of(plans[row].pairing, plans[row].request.entities) for row in rows]
+    if METHODS[settings.aligned_by].calibrations[0] != "none" and any(
+        len(classes) == 1 for classes, _ in asked
+    ):
         warnings.warn(
             "calibration compares classes, and of some source prompts only one is known; name the "
             "others as entities",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-    alignments: Any = find.align(
-        _source_pictures([starts[row] for row in rows], aligner, settings),
-        [classes for classes, _ in chosen],
-        caption=[starts[row].pairing.source for row in rows],
+    alignments: list[Alignment] = model.align(
+        _source_pictures(model, [plans[row] for row in rows], settings),
+        [classes for classes, _ in asked],
+        method=settings.aligned_by,
+        caption=[plans[row].pairing.source for row in rows],
     )
-    for row, alignment, (_, owners) in zip(rows, alignments, chosen, strict=True):
-        found[row] = Seen(alignment, tuple(owners))
-    return found
+    aligned = list(plans)
+    for row, alignment, (_, owners) in zip(rows, alignments, asked, strict=True):
+        assert alignment.config.threshold is not None, "the config of a result is resolved"
+        aligned[row] = dataclasses.replace(
+            plans[row],
+            heatmaps=torch.from_numpy(alignment.heatmaps[owners]),
+            threshold=alignment.config.threshold,
+            alignment=alignment,
+        )
+    return aligned
 
 
 def _source_pictures(
-    starts: Sequence[Start], aligner: Aligner, settings: EditSettings
+    model: AlignmentModel, plans: Sequence[EditPlan], settings: EditSettings
 ) -> list[Image.Image]:
     """The given pictures, and those that the model draws from the others' noise."""
-    backbone = aligner.backbone
-    unseen = [start for start in starts if start.picture is None]
+    backbone, unseen = model.backbone, [plan for plan in plans if plan.picture is None]
     drawn: list[Image.Image] = []
     if unseen:
-        texts = backbone.encode_text([start.pairing.source for start in unseen])
-        noise = torch.cat([start.noise for start in unseen])
+        texts = backbone.encode_text([plan.pairing.source for plan in unseen])
+        noise = torch.cat([plan.noise for plan in unseen])
         path = backbone.schedule.path(settings.steps)
-        with Progress(len(unseen) * len(path), "draw", aligner.progress, "step") as bar:
-            latents = sample(
-                backbone,
-                noise,
-                texts,
-                path,
-                settings.guidance,
-                batch_size=aligner.batch_size,
-                bar=bar,
-            )
+        output = GuidedOutput(backbone, path, texts, settings.guidance, model.batch_size)
+        with Progress(len(unseen) * len(path), "draw", model.progress, "step") as bar:
+            latents = sample(backbone, noise, path, output, bar=bar)
         drawn = to_pictures(backbone.decode_latents(latents))
     rest = iter(drawn)
-    return [next(rest) if start.picture is None else start.picture for start in starts]
+    return [next(rest) if plan.picture is None else plan.picture for plan in plans]
 
 
-def to_pair(start: Start, seen: Seen | None, settings: EditSettings) -> Pair:
-    """An edit, ready to be drawn."""
-    written = seen is not None and METHODS[settings.method] is not None
-    return Pair(
-        pairing=start.pairing,
-        noise=start.noise,
-        unconditional=start.unconditional,
-        heatmaps=seen.heatmaps if seen is not None and written else None,
-        words=start.words,
-        where=None if seen is None else (seen.heatmaps, seen.threshold),
-    )
+def classes_of(pairing: Pairing, entities: Sequence[str]) -> tuple[list[Phrase], list[int]]:
+    """The classes to align with the source picture, and which of them each change is of.
+
+    An entity that holds the changed words stands for them, or they for themselves; such a class
+    looks where its head noun does. The entities that do not change are there for the comparison,
+    but those that are a part of changed words.
+    """
+    owners: list[str] = []
+    phrases: dict[str, Phrase] = {}  # by text, in any case
+    for change in pairing.changes:
+        around = [
+            entity
+            for entity in entities
+            if any(_within(change.span, span) for span in occurrences_of(entity, pairing.source))
+        ]
+        text = around[0] if around else change.source
+        head = head_noun(text) or (0, len(text))
+        owners.append(text.casefold())
+        phrases.setdefault(owners[-1], Phrase(text[slice(*head)], text))
+    changed = [change.span for change in pairing.changes]
+    for entity in entities:
+        spans = occurrences_of(entity, pairing.source)
+        if not spans or not all(any(_within(span, part) for part in changed) for span in spans):
+            phrases.setdefault(entity.casefold(), Phrase(entity))
+    nouns = [phrase.name.casefold() for phrase in phrases.values()]
+    classes = [
+        phrase if nouns.count(phrase.name.casefold()) == 1 else Phrase(phrase.phrase)
+        for phrase in phrases.values()
+    ]
+    return classes, [list(phrases).index(owner) for owner in owners]
+
+
+def _within(inner: Span, outer: Span) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
