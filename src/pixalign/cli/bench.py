@@ -15,9 +15,13 @@ from pixalign.cli.common import (
     Json,
     Model,
     Seed,
+    Steps,
+    load_model,
     passes,
     print_json,
 )
+
+Classifier = Annotated[str, typer.Option(help="Of scenes: lab:classifier or its folder.")]
 
 bench = typer.Typer(help="Datasets, metrics and the tables of the paper.", no_args_is_help=True)
 
@@ -59,13 +63,13 @@ def run(
         specs,
         root=root,
         model=model,
-        datasets=dataset or [],
+        datasets=list(map(str, dataset or [])),
         limit=limit,
         out=out,
         counts=counts,
         seed=seed,
         device=device,
-        dtype=dtype,
+        dtype=str(dtype),
         batch_size=passes(batch_size),
     )
     for folder, result in finished:
@@ -101,7 +105,7 @@ def check(
     """Read every picture's size and every mask of the datasets under a root, and count classes."""
     from pixalign.bench.command import check_root
 
-    for record in check_root(root, dataset or [], split, limit):
+    for record in check_root(root, list(map(str, dataset or [])), split, limit):
         if json_:
             print_json(record)
         else:
@@ -162,9 +166,10 @@ def generation(
         list[str] | None, typer.Option(help="abc6k=PATH or ae=PATH: prompts that are read.")
     ] = None,
     clip: Annotated[str, typer.Option(help="Whose CLIP score: a hub id or folder.")] = "lab:clip",
+    classifier: Classifier = "lab:classifier",
     prompts: Annotated[int, typer.Option(help="The first so many of each set.", min=2)] = 80,
     seeds: Annotated[int, typer.Option(help="Pictures of each prompt.", min=1)] = 2,
-    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
+    steps: Steps = 50,
     controls: Annotated[
         bool, typer.Option(help="Also draw with other strengths and orders of the weights.")
     ] = False,
@@ -172,16 +177,15 @@ def generation(
     dtype: Dtype = "auto",
 ) -> None:
     """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
-    from pixalign.backbones.load import hide_loading_bars
-    from pixalign.bench.generation_study.study import SETS, compose
+    from pixalign.bench.generation_study.study import SETS, run_generation_study
     from pixalign.bench.generation_study.summary import table
 
-    hide_loading_bars()
     pairs = [text.partition("=") for text in file or []]
     files = {name: Path(path) for name, _, path in pairs}
     options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
-    options |= {"controls": controls, "device": device, "dtype": dtype, "files": files}
-    print(table(compose(model, out, sets=[*(set_ or ()), *files] or SETS, **options)))
+    options |= {"controls": controls, "classifier": classifier, "files": files}
+    options["sets"] = [*map(str, set_ or ()), *files] or SETS
+    print(table(run_generation_study(load_model(model, device, dtype), out, **options)))
 
 
 @bench.command()
@@ -193,17 +197,17 @@ def editing(
         list[EditingRow] | None,
         typer.Option(help="What to compare; repeatable.", show_default="all"),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
+    classifier: Classifier = "lab:classifier",
+    steps: Steps = 50,
     device: Device = "auto",
 ) -> None:
     """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
-    from pixalign.backbones.load import hide_loading_bars
-    from pixalign.bench.editing_study.study import ROWS, retouch
+    from pixalign.bench.editing_study.study import ROWS, run_editing_study
     from pixalign.bench.editing_study.summary import table
 
-    hide_loading_bars()
-    options: dict[str, Any] = {"count": count, "steps": steps, "device": device}
-    print(table(retouch(model, out, rows=row or tuple(ROWS), **options)))
+    options: dict[str, Any] = {"count": count, "steps": steps, "classifier": classifier}
+    options["rows"] = list(map(str, row or ROWS))
+    print(table(run_editing_study(load_model(model, device, "float32"), out, **options)))
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:

@@ -25,6 +25,8 @@ Dtype = Annotated[DtypeName, typer.Option(help="Number type of the weights.")]
 BatchSize = Annotated[str, typer.Option(help="Passes at once: auto or a number.")]
 Memory = Annotated[MemoryName, typer.Option(help="low takes smaller batches.")]
 Seed = Annotated[int, typer.Option(help="Seed of the noise.", min=0)]
+Steps = Annotated[int, typer.Option(help="Denoising steps.", min=1)]
+Guidance = Annotated[float | None, typer.Option(help="[default: the family's: 7.5, SDXL 5, SD3 7]")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 
 

@@ -24,10 +24,10 @@ from pixalign.core.files import make_folder, write_bytes, write_json
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
 from pixalign.diffusion.sampling import to_pictures
+from pixalign.editing import Edit
 from pixalign.editing.cache import InversionCache, inversions_of
 from pixalign.editing.inversion import InversionSettings, reconstruct, reconstruction_figures
-from pixalign.editing.result import Edit
-from pixalign.editing.run import edit
+from pixalign.editing.run import edit as edit_pictures
 from pixalign.pictures.grid import in_columns, picture_grid
 from pixalign.pictures.reading import to_pixels
 from pixalign.pictures.saving import encoded
@@ -160,7 +160,7 @@ def run_editing_study(
         method, blend = ROWS[label]
         options: dict[str, Any] = {"method": method, "blend": blend, "entities": entities}
         options |= {"steps": steps, "guidance": strength, "cache": cache}
-        edits: list[Edit] = edit(model, pictures, sources, targets, **options)
+        edits: list[Edit] = edit_pictures(model, pictures, sources, targets, **options)
         if not result["inversions"]:
             result["inversions"]["null-text"] = _by_name([edit.figures for edit in edits])
             shown["reconstruction"] = [edit.reconstruction for edit in edits[:SHOWN]]
@@ -170,7 +170,7 @@ def run_editing_study(
     how = InversionSettings("ddim", steps, strength)
     plain = inversions_of(model, pictures, sources, how, cache)
     again = reconstruct(backbone, plain, model.batch_size)
-    pixels = torch.cat([to_pixels(picture, again.shape[-2:]) for picture in pictures])
+    pixels = torch.cat([to_pixels(picture, picture.size[::-1]) for picture in pictures])
     result["inversions"]["ddim"] = _by_name(reconstruction_figures(backbone, pixels, again))
     write_json(path, result)
     columns = ["source", "reconstruction", *(label for label in rows if "," not in label)]
