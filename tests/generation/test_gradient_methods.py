@@ -338,9 +338,7 @@ def test_steps_of_attend_and_excite(pipeline, steps, targets):
     ("steps", "active", "expected"),
     [(6, (0.0, 1.0), [0, 1, 2]), (5, (0.0, 1.0), [0, 1, 2]), (6, (0.3, 1.0), [2])],
 )
-def test_the_first_half_of_the_active_steps_moves(
-    wide, kind, steps, active, expected, monkeypatch
-):
+def test_the_first_half_of_the_active_steps_moves(wide, kind, steps, active, expected, monkeypatch):
     monkeypatch.setattr(attend_excite, "TRIES", 1)
     plan = plan_of(wide("sd1"), steps=steps, active=active)
     made, z, moved = kind(plan), plan.noise, []
