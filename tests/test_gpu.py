@@ -196,15 +196,8 @@ def test_benchmark_on_the_gpu(tmp_path):
 
 @pytest.mark.parametrize("method", ["elbo", "plain", "attend-excite", "syngen"])
 def test_pictures_are_drawn_in_half_precision(method):
-    made = pa.generate(
-        "a photo of red dog, blue taco",
-        model="lab:sd1",
-        method=method,
-        entities=["red dog", "blue taco"],
-        steps=4,
-        count=2,
-        device="cuda",
-    )
+    options = {"method": method, "entities": ["red dog", "blue taco"], "steps": 4, "count": 2}
+    made = pa.load(device="cuda").generate("a photo of red dog, blue taco", **options)
     assert made[0].provenance["model"]["dtype"] == "float16"
     assert np.asarray(made[0].image).std() > 1
 
@@ -214,20 +207,13 @@ def test_pictures_are_edited(method, tmp_path):
     from pixalign.scenes.write import write_scenes
 
     write_scenes("test", 1, tmp_path, size=128)
-    words = {
-        "source": "a photo of taco, chair, high heel",
-        "target": "a photo of dog, chair, high heel",
-    }
-    made = pa.edit(
+    made = pa.load(device="cuda", dtype="float32").edit(
         tmp_path / "00000.png",
-        **words,
-        model="lab:sd1",
+        "a photo of taco, chair, high heel",
+        "a photo of dog, chair, high heel",
         method=method,
         entities=["taco", "chair", "high heel"],
         steps=6,
-        device="cuda",
-        dtype="float32",
-        cache=None,
     )
     assert made.changes == (("taco", "dog"),)
     assert made.figures["psnr_vae"] > 20

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +58,7 @@ class InversionCache:
         write_bytes(folder / f"{key}.safetensors", data)
         record = {
             "prompt": inversion.prompt,
-            "settings": inversion.settings.to_dict(),
+            "settings": asdict(inversion.settings),
             "sha256": hashlib.sha256(data).hexdigest(),
         }
         write_json(folder / f"{key}.json", record)
@@ -122,7 +122,7 @@ def inversion_keys(
     steps = backbone.schedule.path(settings.steps).steps
     values = {
         "format": _FORMAT,
-        "settings": settings.to_dict(),
+        "settings": asdict(settings),
         "model": {"name": name, **backbone.record(), "device": None},
         "weights": weights,
         "path": [part.tolist() for part in (steps.time, steps.alpha, steps.sigma)],

@@ -7,10 +7,8 @@ which it does.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,10 +53,6 @@ class InversionSettings:
         """Adam's rate at a step, and the loss below which a picture is done."""
         share = index * 50 / self.steps
         return self.rate * (1 - share / 100), self.tolerance + share * self.growth
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values by name."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, eq=False)

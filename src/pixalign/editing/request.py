@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,10 +81,6 @@ class EditSettings:
     def aligned_by(self) -> str | None:
         """The method that makes heatmaps, if any are needed."""
         return EDITING_METHODS[self.method] or ("elbo" if self.blend == "heatmap" else None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values by name."""
-        return dataclasses.asdict(self)
 
 
 def read_requests(

@@ -222,9 +222,13 @@ def _results(
     with Progress(len(plans) * settings.steps, "edit", model.progress, "step") as bar:
         ends = draw_plans(backbone, plans, settings, model.batch_size, bar)
     pixels = [backbone.decode_latents(latents) for latents in ends]
-    record = {"settings": settings.to_dict(), "model": model.record(), "versions": versions()}
+    record = {
+        "settings": dataclasses.asdict(settings),
+        "model": model.record(),
+        "versions": versions(),
+    }
     of_picture = {
-        "inversion": inversion.to_dict(),
+        "inversion": dataclasses.asdict(inversion),
         "cache": None if cache is None else str(cache.folder),
     }
     edits = []

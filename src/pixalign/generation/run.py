@@ -147,5 +147,5 @@ def _warn_of_plain(requests: Sequence[GenerationRequest], kind: type[GenerationM
         warnings.warn(
             f"{kind.name!r} needs {kind.needs}; {plain[0]!r} is sampled plainly{others}",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
