@@ -95,6 +95,12 @@ def edit(
     if json_:
         print_json(made.to_dict())
         return
+    _print_edit(made)
+    print(f"written to {out}")
+
+
+def _print_edit(made: Any) -> None:
+    """What changed, how well the picture was met, and where its inversion is."""
     for old, new in made.changes:
         print(f"{old or '(nothing)'} -> {new or '(nothing)'}")
     if made.figures:
@@ -105,7 +111,6 @@ def edit(
         )
     if made.provenance["cache"]:
         print(f"its inversion is kept in {made.provenance['cache']}")
-    print(f"written to {out}")
 
 
 def _factors(texts: list[str]) -> dict[str, float] | None:
