@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -20,7 +20,7 @@ from architectures import build
 
 from pixalign.core.provenance import device_name
 from pixalign.editing import inversion
-from pixalign.editing.inversion import InversionSettings, invert, null_text
+from pixalign.editing.inversion import InversionSettings, ddim_trajectory, null_text
 
 
 def peak(model: Any, checkpointing: bool, steps: int) -> dict[str, float]:
@@ -28,7 +28,7 @@ def peak(model: Any, checkpointing: bool, steps: int) -> dict[str, float]:
     backbone, settings = model.backbone, InversionSettings(steps=steps, tolerance=0, growth=0)
     texts = backbone.encode_text(["a photo of dog"])
     path = backbone.schedule.path(steps)
-    trajectory = invert(backbone, model.latents, texts, path)
+    trajectory = ddim_trajectory(backbone, model.latents, texts, path)
     kept = inversion.gradients_to_inputs
     if not checkpointing:
         inversion.gradients_to_inputs = lambda *_, **__: contextlib.nullcontext()
@@ -49,26 +49,21 @@ def peak(model: Any, checkpointing: bool, steps: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main(arch: str = "sd15", dtype: str = "float32", steps: int = 3) -> None:
     """Measure one picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--arch", default="sd15")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--steps", type=int, default=3)
-    args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("memory is measured on a CUDA device")
-    model = build(args.arch, "cuda", args.dtype)
+    model = build(arch, "cuda", dtype)
     peak(model, True, 1)  # libraries allocate their workspaces
-    found = {
-        "arch": args.arch,
-        "dtype": args.dtype,
+    record = {
+        "arch": arch,
+        "dtype": dtype,
         "device": device_name(model.backbone.device),
-        "checkpointing": peak(model, True, args.steps),
-        "all_kept": peak(model, False, args.steps),
+        "checkpointing": peak(model, True, steps),
+        "all_kept": peak(model, False, steps),
     }
-    print(json.dumps(found, indent=1))
+    print(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -13,6 +13,7 @@ from pixalign.bench.editing_study import summary as retouched
 from pixalign.bench.generation_study import summary as composed
 from pixalign.bench.tables import effect_cell
 from pixalign.core.files import write_bytes
+from pixalign.pictures.pages import environment
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -94,13 +95,9 @@ TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 def render(template: Path, values: Mapping[str, Any]) -> str:
     """The document as text."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    environment.filters.update(points=points, signed=signed, correlation=correlation, share=share)
-    return environment.from_string(template.read_text(encoding="utf-8")).render(**values)
+    templates = environment(html=False)
+    templates.filters.update(points=points, signed=signed, correlation=correlation, share=share)
+    return templates.from_string(template.read_text(encoding="utf-8")).render(**values)
 
 
 def share(entry: Mapping[str, Any]) -> str:

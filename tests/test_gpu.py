@@ -14,7 +14,6 @@ from conftest import FAMILIES, QUICK
 from helpers import model_of
 from pixalign.bench.command import run_specs
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.spec import SUPERVISED
 from pixalign.methods import METHODS, method
 from pixalign.scenes.atlas import class_names as scene_classes
 
@@ -170,7 +169,7 @@ def test_methods_on_the_gpu(name):
     scene = open_dataset("lab", None, "test", 1)[0]
     present = [scene_classes()[label] for label in scene.present]
     more = {}
-    if name in SUPERVISED:
+    if METHODS[name].supervised:
         more["target_masks"] = np.stack([scene.truth == label + 1 for label in scene.present])
     gpu, cpu = (
         method(name, aligner, **METHOD_OPTIONS.get(name, {})).align(scene.image, present, **more)
@@ -185,9 +184,13 @@ def test_benchmark_on_the_gpu(tmp_path):
     found = {}
     for device in ("cuda", "cpu"):
         (_, found[device]), *_ = run_specs(
-            ["lab-sota"], root=None, model=None, datasets=[], limit=2, out=tmp_path / device,
-            counts=None, seed=0, device=device, dtype="float32", batch_size="auto", show=False,
-        )  # fmt: skip
+            ["lab-sota"],
+            lambda where: pa.load(device=where, dtype="float32"),
+            limit=2,
+            out=tmp_path / device,
+            device=device,
+            show=False,
+        )
     for name, row in found["cpu"]["rows"].items():
         assert found["cuda"]["rows"][name]["oracle"]["miou"] == pytest.approx(
             row["oracle"]["miou"], abs=1.0
@@ -196,15 +199,8 @@ def test_benchmark_on_the_gpu(tmp_path):
 
 @pytest.mark.parametrize("method", ["elbo", "plain", "attend-excite", "syngen"])
 def test_pictures_are_drawn_in_half_precision(method):
-    made = pa.generate(
-        "a photo of red dog, blue taco",
-        model="lab:sd1",
-        method=method,
-        entities=["red dog", "blue taco"],
-        steps=4,
-        count=2,
-        device="cuda",
-    )
+    options = {"method": method, "entities": ["red dog", "blue taco"], "steps": 4, "count": 2}
+    made = pa.load(device="cuda").generate("a photo of red dog, blue taco", **options)
     assert made[0].provenance["model"]["dtype"] == "float16"
     assert np.asarray(made[0].image).std() > 1
 
@@ -214,20 +210,13 @@ def test_pictures_are_edited(method, tmp_path):
     from pixalign.scenes.write import write_scenes
 
     write_scenes("test", 1, tmp_path, size=128)
-    words = {
-        "source": "a photo of taco, chair, high heel",
-        "target": "a photo of dog, chair, high heel",
-    }
-    made = pa.edit(
+    made = pa.load(device="cuda", dtype="float32").edit(
         tmp_path / "00000.png",
-        **words,
-        model="lab:sd1",
+        "a photo of taco, chair, high heel",
+        "a photo of dog, chair, high heel",
         method=method,
         entities=["taco", "chair", "high heel"],
         steps=6,
-        device="cuda",
-        dtype="float32",
-        cache=None,
     )
     assert made.changes == (("taco", "dog"),)
     assert made.figures["psnr_vae"] > 20

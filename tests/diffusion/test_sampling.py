@@ -4,15 +4,22 @@ import numpy as np
 import pytest
 import torch
 from diffusers import DDIMScheduler
-from PIL import Image
 
 import tiny
 from conftest import FAMILIES
+from helpers import model_of
 from pixalign.backbones import wrap
-from pixalign.backbones.load import opened
 from pixalign.core.batching import BatchSize
-from pixalign.diffusion.sampling import guided, initial_noise, outputs, picture_size, to_pictures
-from pixalign.generation.run import generate
+from pixalign.diffusion.sampling import (
+    GuidedOutput,
+    guided,
+    initial_noise,
+    outputs,
+    picture_size,
+    repeated,
+    sample,
+    to_pictures,
+)
 
 PROMPT = "a photo of dog and red car"
 
@@ -31,7 +38,7 @@ def test_plain_pictures_are_the_pipelines_own(name):
     noise = initial_noise(backbone, [3], (height, width))
     expected = pipe(PROMPT, latents=noise, height=height, width=width, **call).images[0]
 
-    made = generate(PROMPT, model=pipe, method="plain", seed=3, steps=5, guidance=4.0)[0]
+    made = model_of(pipe).generate(PROMPT, method="plain", seed=3, steps=5, guidance=4.0)
 
     assert made.image.size == (width, height)
     found = np.asarray(made.image, dtype=np.float32) / 255
@@ -67,6 +74,44 @@ def test_many_rows_go_in_batches_and_come_back_the_same(wide):
     steps = backbone.schedule.at_indices([7, 200, 400, 600, 900])
     whole = outputs(backbone, z, steps, text, BatchSize(5))
     torch.testing.assert_close(outputs(backbone, z, steps, text, BatchSize(2)), whole)
+
+
+def test_the_loop_goes_down_and_up_and_calls_its_hooks(wide):
+    backbone = wrap(wide("sd1"))
+    path, calls = backbone.schedule.path(4), []
+    z = torch.randn(2, 4, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def noted(name):
+        return lambda index, latents: calls.append((name, index)) or latents
+
+    def output(index, latents):
+        calls.append(("output", index))
+        return noise
+
+    there = sample(backbone, z, path, output, before=noted("before"), after=noted("after"))
+    steps = [(name, index) for index in range(4) for name in ("before", "output", "after")]
+    assert calls == steps
+    back = sample(backbone, there, path, output, backwards=True)
+    assert calls[len(steps) :] == [("output", index) for index in (3, 2, 1, 0)]
+    torch.testing.assert_close(back, z)  # the same output leads the same way
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_guided_outputs_are_of_both_texts(wide, own):
+    backbone = wrap(wide("sdxl"))
+    path, empty = backbone.schedule.path(3), backbone.unconditional()
+    texts = backbone.encode_text(["dog", "a red car"])
+    z = torch.randn(2, 4, 16, 16, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1)
+    embeds = torch.randn(3, *texts.embeds.shape, generator=generator) if own else None
+    at = embeds.__getitem__ if own else None
+    steps = path.at(1, 2)
+    away = backbone.predict(z, steps, repeated(empty, 2, embeds[1] if own else None))
+    expected = away + 4.0 * (backbone.predict(z, steps, texts) - away)
+    for batch_size in (None, BatchSize(1), BatchSize(3)):
+        output = GuidedOutput(backbone, path, texts, 4.0, batch_size, at)
+        torch.testing.assert_close(output(1, z), expected)
 
 
 def test_guidance():
@@ -111,13 +156,3 @@ def test_half_precision_pipelines_decode_in_float32():
     found = wrap(pipe).decode_latents(latents)
     assert pipe.vae.dtype == torch.float16
     torch.testing.assert_close(found, expected, atol=5e-3, rtol=0)
-
-
-def test_what_may_name_a_model(sd1, sd1_folder):
-    backbone = wrap(sd1)
-    assert opened(backbone) is backbone
-    assert opened(sd1).pipe is sd1
-    assert opened(sd1_folder, "cpu").family == "sd"
-    assert opened("lab:sd1", "cpu").family == "sd"
-    with pytest.raises(ValueError, match="is of no known family"):
-        opened(Image.new("RGB", (8, 8)))

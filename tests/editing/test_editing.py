@@ -10,22 +10,19 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-import pixalign
 import tiny
-from helpers import assert_same, fingerprint
-from pixalign import AlignConfig, Aligner
+from helpers import assert_same, fingerprint, model_of
+from pixalign import AlignConfig
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
-from pixalign.core.progress import Progress
-from pixalign.diffusion.sampling import initial_noise
-from pixalign.editing.blending import LocalBlend, blend_sites, region
-from pixalign.editing.drawing import EditSettings, Pair, draw_pairs
+from pixalign.diffusion.sampling import GuidedOutput, initial_noise, sample
+from pixalign.editing import EDITING_METHODS
+from pixalign.editing.blending import AttentionBlend, heatmap_mask
 from pixalign.editing.inversion import InversionSettings
-from pixalign.editing.methods import METHODS, Calibrated, PromptToPrompt, classes_of
-from pixalign.editing.preparing import Task
-from pixalign.editing.run import edit, edit_many
-from pixalign.editing.walking import sample
-from pixalign.generation.run import generate
+from pixalign.editing.methods import HeatmapInjection, PromptToPrompt
+from pixalign.editing.plan import EditPlan, classes_of
+from pixalign.editing.request import EditRequest, EditSettings
+from pixalign.editing.run import draw_plans
 from pixalign.text.pairing import columns_of, pair
 
 QUICK = AlignConfig(elbo_steps=2, collect_steps=2)
@@ -37,14 +34,22 @@ def settings(**changes):
     return EditSettings(**{"method": "ptp", "steps": 3, "guidance": 3.0} | changes)
 
 
-def drawn(backbone, pairs, how, batch_size=None):
-    return draw_pairs(backbone, pairs, how, batch_size or BatchSize(), Progress(0, "", False))
+def drawn(backbone, plans, how, batch_size=None):
+    return draw_plans(backbone, plans, how, batch_size or BatchSize())
 
 
-def simple_pair(backbone, source, target, seed=0, side=16, **extras):
+def plan_of(backbone, source, target, seed=0, side=16, **extras):
     length = backbone.unconditional().embeds.shape[1]
     noise = initial_noise(backbone, [seed], (side * 4, side * 4))
-    return Pair(pair(backbone, source, target, length), noise, **extras)
+    pairing = pair(backbone, source, target, length)
+    return EditPlan(EditRequest(source, target), pairing, noise, **extras)
+
+
+def sampled(backbone, noise, *texts, unconditional=None):
+    """Plain sampling of three steps."""
+    path, encoded = backbone.schedule.path(3), backbone.encode_text(texts)
+    output = GuidedOutput(backbone, path, encoded, 3.0, BatchSize(), unconditional)
+    return sample(backbone, noise, path, output)
 
 
 # ---- what is written ----
@@ -87,7 +92,7 @@ def test_heatmaps_take_the_place_of_changed_words(pipeline):
     heat = torch.rand(2, 8, 6, generator=torch.Generator().manual_seed(1))
     source, target = probabilities(pairings)
     cpu = torch.device("cpu")
-    found = Calibrated(pairings, [heat, None], cpu)(source, target, (4, 3))
+    found = HeatmapInjection(pairings, [heat, None], cpu)(source, target, (4, 3))
     base = PromptToPrompt(pairings, cpu)(source, target, (4, 3))
 
     assert torch.equal(found[1], base[1])
@@ -142,25 +147,23 @@ def test_classes_are_the_changed_words_and_the_other_entities(sd1):
 @pytest.mark.parametrize("name", SIZES)
 def test_a_prompt_that_stays_changes_nothing(pipeline, name):
     backbone = wrap(pipeline(name))
-    pairs = [simple_pair(backbone, SOURCE, SOURCE, seed) for seed in (0, 1)]
+    pairs = [plan_of(backbone, SOURCE, SOURCE, seed) for seed in (0, 1)]
     source, target = drawn(backbone, pairs, settings(blend="attention"))
     torch.testing.assert_close(target, source, atol=1e-5, rtol=1e-4)
 
     noise = torch.cat([one.noise for one in pairs])
-    texts = backbone.encode_text([SOURCE, SOURCE])
-    plain = sample(backbone, noise, texts, backbone.schedule.path(3), 3.0)
+    plain = sampled(backbone, noise, SOURCE, SOURCE)
     torch.testing.assert_close(source, plain, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_without_writing_the_target_is_drawn_plainly(pipeline, name):
     backbone = wrap(pipeline(name))
-    one = simple_pair(backbone, SOURCE, TARGET)
+    one = plan_of(backbone, SOURCE, TARGET)
     nowhere = settings(cross_replace=0.0, self_replace=0.0, blend=None)
     source, target = drawn(backbone, [one], nowhere)
-    path = backbone.schedule.path(3)
     for latents, text in ((source, SOURCE), (target, TARGET)):
-        plain = sample(backbone, one.noise, backbone.encode_text([text]), path, 3.0)
+        plain = sampled(backbone, one.noise, text)
         torch.testing.assert_close(latents, plain, atol=1e-4, rtol=1e-3)
 
     written = drawn(backbone, [one], settings(blend=None))
@@ -173,7 +176,7 @@ def test_each_part_acts_in_its_part_of_the_steps(sd1):
     assert [how.within(index, how.cross_replace) for index in range(10)] == [True] * 8 + [False] * 2
     assert sum(how.within(index, 0.4) for index in range(10)) == 4
     backbone = wrap(sd1)
-    one = simple_pair(backbone, SOURCE, TARGET, side=8)
+    one = plan_of(backbone, SOURCE, TARGET, side=8)
     base = settings(cross_replace=0.0, self_replace=0.0, blend=None)
     plain = drawn(backbone, [one], base)[1]
     for change in ({"cross_replace": 0.3}, {"self_replace": 0.3}):
@@ -189,14 +192,15 @@ def test_pairs_together_are_what_they_are_alone(wide):
     heat = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     words = (columns_of(backbone, SOURCE, "dog", 77), columns_of(backbone, TARGET, "zebra", 77))
     pairs = [
-        simple_pair(backbone, SOURCE, TARGET, 0, 8, words=words),
-        simple_pair(backbone, SOURCE, TARGET, 1, 8, heatmaps=heat, words=words),
-        simple_pair(backbone, SOURCE, SOURCE, 2, 8),
-        simple_pair(backbone, "a cat", "a red cat", 3, 8, unconditional=torch.randn(3, 77, 32)),
+        plan_of(backbone, SOURCE, TARGET, 0, 8, blend_columns=words),
+        plan_of(backbone, SOURCE, TARGET, 1, 8, heatmaps=heat, blend_columns=words),
+        plan_of(backbone, SOURCE, SOURCE, 2, 8),
+        plan_of(backbone, "a cat", "a red cat", 3, 8, unconditional=torch.randn(3, 77, 32)),
     ]
-    together = drawn(backbone, pairs, settings())
+    how = settings(method="elbo")
+    together = drawn(backbone, pairs, how)
     for batch_size in (1, 9):
-        found = drawn(backbone, pairs, settings(), BatchSize(batch_size))
+        found = drawn(backbone, pairs, how, BatchSize(batch_size))
         for one, other in zip(found, together, strict=True):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(together[1][2], together[0][2])
@@ -206,10 +210,9 @@ def test_pairs_together_are_what_they_are_alone(wide):
 def test_unconditional_embeddings_are_those_of_the_step(sd1):
     backbone = wrap(sd1)
     own = torch.randn(3, 77, 32, generator=torch.Generator().manual_seed(0))
-    one = simple_pair(backbone, SOURCE, SOURCE, side=8, unconditional=own)
+    one = plan_of(backbone, SOURCE, SOURCE, side=8, unconditional=own)
     source, _ = drawn(backbone, [one], settings())
-    texts, path = backbone.encode_text([SOURCE]), backbone.schedule.path(3)
-    expected = sample(backbone, one.noise, texts, path, 3.0, own[:, None])
+    expected = sampled(backbone, one.noise, SOURCE, unconditional=own[:, None].__getitem__)
     torch.testing.assert_close(source, expected, atol=1e-4, rtol=1e-3)
 
 
@@ -220,21 +223,22 @@ def test_outside_the_mask_nothing_changes(sd1):
     backbone = wrap(sd1)
     heat = torch.zeros(1, 64, 64)
     heat[:, :24, :40] = 1
-    one = simple_pair(backbone, SOURCE, TARGET, where=(heat, 0.5))
+    one = plan_of(backbone, SOURCE, TARGET, heatmaps=heat, threshold=0.5)
     source, target = drawn(backbone, [one], settings(blend="heatmap", blend_start=0.0))
-    inside = region(one.where, (16, 16))[0]
+    inside = heatmap_mask(one, (16, 16))[0]
     assert inside.sum() == 6 * 10
     assert torch.equal(target[0][:, ~inside], source[0][:, ~inside])
     assert (target != source)[0].any(0)[inside].all()
     late = drawn(backbone, [one], settings(blend="heatmap", blend_start=1.0))[1]
     free = drawn(backbone, [one], settings(blend=None))[1]
     assert torch.equal(late, free)
-    assert region(None, (2, 3)).all()
+    assert heatmap_mask(dataclasses.replace(one, heatmaps=None), (2, 3)).all()
 
 
 def test_masks_follow_the_words_attention(sd1):
     backbone = wrap(sd1)
-    blend = LocalBlend(backbone, [((2,), (3, 4)), None], 77, (16, 16), 0.3)
+    plans = [plan_of(backbone, SOURCE, TARGET, blend_columns=c) for c in (((2,), (3, 4)), None)]
+    blend = AttentionBlend(backbone, plans, (16, 16), 0.3)
     assert torch.equal(blend.reader.columns[:, :, 0].sum(1), torch.tensor([1.0, 0, 1, 0]))
     assert blend.reader.columns[2, [3, 4], 0].tolist() == [0.5, 0.5]
     generator = torch.Generator().manual_seed(3)
@@ -269,7 +273,8 @@ def test_blending_reads_layers_near_16_by_16(pipeline):
         ("sdxl", (128, 128), 4),
         ("sd3", (64, 64), 2),
     ):
-        sites = blend_sites(wrap(pipeline(name)).sites, latent)
+        backbone = wrap(pipeline(name))
+        sites = AttentionBlend(backbone, [plan_of(backbone, SOURCE, TARGET)], latent, 0.3).sites
         assert {site.factor for site in sites} == {factor}
         assert all(site.reads_text for site in sites)
 
@@ -277,60 +282,71 @@ def test_blending_reads_layers_near_16_by_16(pipeline):
 # ---- edit ----
 
 
+FEW = {"steps": 3, "guidance": 3.0, "size": (64, 64)}
+
+
 @pytest.fixture(scope="module")
-def aligners(pipeline):
-    return {name: Aligner(pipeline(name), config=QUICK) for name in SIZES}
+def models(pipeline):
+    return {name: model_of(pipeline(name), config=QUICK) for name in SIZES}
+
+
+def apart(one, other):
+    """The largest difference of two pictures, of 255."""
+    return np.abs(np.asarray(one, int) - np.asarray(other, int)).max()
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_generated_pictures_are_edited_on_every_family(aligners, pipeline, name):
-    aligner = aligners[name]
-    before = fingerprint(aligner.backbone.denoiser)
-    tasks = [Task(SOURCE, TARGET, seed=1, entities=("red car",)), Task(SOURCE, SOURCE, seed=2)]
-    how = settings(method="elbo", blend="heatmap", blend_start=0.5)
-    found = edit_many(tasks, aligner, how, size=SIZES[name])
+def test_generated_pictures_are_edited_on_every_family(models, name):
+    model, few = models[name], {**FEW, "size": SIZES[name]}
+    before = fingerprint(model.backbone.denoiser)
+    options = {"entities": [["red car"], []], "blend": "heatmap", **few}
+    changed, kept = model.edit(None, SOURCE, [TARGET, SOURCE], seed=[1, 2], **options)
 
-    assert [one.changes for one in found] == [(("dog", "zebra"),), ()]
-    plain = generate(
-        SOURCE, model=pipeline(name), method="plain", seed=1, count=2, steps=3, guidance=3.0,
-        size=SIZES[name],
-    )  # fmt: skip
-    for one, drawing in zip(found, plain, strict=True):
-        difference = np.asarray(one.reconstruction, int) - np.asarray(drawing.image, int)
-        assert np.abs(difference).max() <= 1
-        assert one.source is one.reconstruction
-        assert one.figures == {}
-    assert found[0].heatmaps.shape == (1, *SIZES[name])
-    assert found[1].heatmaps is None
-    assert np.asarray(found[0].edited).tolist() != np.asarray(found[0].source).tolist()
-    difference = np.asarray(found[1].edited, int) - np.asarray(found[1].source, int)
-    assert np.abs(difference).max() <= 1
-    assert list(found[0].provenance["scores"]) == ["dog", "red car"]
-    assert_same(before, fingerprint(aligner.backbone.denoiser))
+    assert [edit.changes for edit in (changed, kept)] == [(("dog", "zebra"),), ()]
+    plain = model.generate(SOURCE, method="plain", seed=1, count=2, **few)
+    for edit, picture in zip((changed, kept), plain, strict=True):
+        assert apart(edit.reconstruction, picture.image) <= 1
+        assert edit.source is edit.reconstruction
+        assert edit.figures == {}
+    assert changed.heatmaps.shape == (1, *SIZES[name])
+    assert kept.heatmaps is None
+    assert apart(changed.edited, changed.source) > 0
+    assert apart(kept.edited, kept.source) <= 1
+    assert list(changed.provenance["scores"]) == ["dog", "red car"]
+    assert_same(before, fingerprint(model.backbone.denoiser))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_real_pictures_that_stay_are_their_reconstructions(aligners, tmp_path, method):
-    how = InversionSettings("ddim", 3, 3.0)
-    task = Task(SOURCE, SOURCE, tiny.photo(80, 60))
-    found = edit_many(
-        [task], aligners["sd1"], settings(method=method), inversion=how, cache=None, size=(64, 64)
-    )[0]
-    assert found.source.size == (64, 64)
-    assert np.array_equal(np.asarray(found.edited), np.asarray(found.reconstruction))
-    assert set(found.figures) == {"psnr", "psnr_vae", "vae"}
+def test_pictures_of_all_shapes_in_one_call(models, monkeypatch):
+    """Each is what it is alone, in its own shape; those that stay are their reconstructions."""
+    pictures = [tiny.photo(80, 60), tiny.photo(60, 80), tiny.photo(40, 30, seed=1)]
+    options = {**FEW, "size": None, "inversion": "ddim", "method": "ptp"}
+    model = models["sd1"]
+    sampled = []
+    monkeypatch.setattr("pixalign.editing.inversion.sample", counting(sampled, "up"))
+    monkeypatch.setattr("pixalign.editing.run.sample", counting(sampled, "edit"))
+    edits = model.edit(pictures, SOURCE, [TARGET, SOURCE, SOURCE], **options)
+    assert sampled == ["up", "edit"] * 2  # nothing is drawn for its own sake
+    assert [edit.source.size for edit in edits] == [(160, 96), (96, 160), (160, 96)]
+    for edit in edits[1:]:
+        assert apart(edit.edited, edit.reconstruction) <= 1
+    alone = model.edit(pictures[2], SOURCE, SOURCE, **options)
+    assert apart(alone.edited, edits[2].edited) <= 1
+    assert set(alone.figures) == {"psnr", "psnr_vae", "vae"}
+    assert alone.figures == pytest.approx(edits[2].figures, abs=0.1)
 
 
-@pytest.mark.parametrize("method", METHODS)
+def counting(calls, name):
+    return lambda *given, **options: calls.append(name) or sample(*given, **options)
+
+
+@pytest.mark.parametrize("method", EDITING_METHODS)
 def test_an_edit_of_a_file(wide, tmp_path, method):
     file = tmp_path / "photo.png"
     tiny.photo(128, 64).save(file)
-    aligner = Aligner(wide("sd1"), config=QUICK)  # native at 64 pixels
-    found = edit(
+    found = model_of(wide("sd1"), config=QUICK).edit(  # native at 64 pixels
         file,
         SOURCE,
         TARGET,
-        model=aligner,
         method=method,
         steps=2,
         guidance=2.0,
@@ -351,37 +367,37 @@ def test_an_edit_of_a_file(wide, tmp_path, method):
     assert record["weights"] == {"zebra": 1.5}
     assert record["settings"]["method"] == method
     assert record["inversion"]["method"] == "null-text"
+    assert record["cache"] == str(tmp_path / "kept")
     assert record["figures"]["psnr"] == pytest.approx(found.figures["psnr"])
 
 
-def test_weights_alone_are_an_edit(aligners):
-    how = settings(blend=None)
-    tasks = [Task(SOURCE, SOURCE, weights={"dog": weight}) for weight in (1.0, 4.0)]
-    same, heavy = edit_many(tasks, aligners["sd1"], how, size=(64, 64))
-    assert np.array_equal(np.asarray(same.edited), np.asarray(same.source))
-    assert not np.array_equal(np.asarray(heavy.edited), np.asarray(heavy.source))
+def test_weights_alone_are_an_edit(models):
+    options = {"method": "ptp", "blend": None, **FEW}
+    weights = [{"dog": 1.0}, {"dog": 4.0}]
+    same, heavy = models["sd1"].edit(None, [SOURCE] * 2, SOURCE, weights=weights, **options)
+    assert apart(same.edited, same.source) == 0
+    assert apart(heavy.edited, heavy.source) > 0
 
 
-def test_words_for_the_blend_can_be_named(aligners):
+def test_words_for_the_blend_can_be_named(models):
     def made(words):
-        task = Task("a dog", "a red dog", blend_words=words)
-        return edit_many([task], aligners["sd1"], settings(blend_start=0.0), size=(64, 64))[0]
+        options = {"method": "ptp", "blend_words": words, **FEW}
+        return models["sd1"].edit(None, "a dog", "a red dog", **options)
 
-    free, kept = made(None), made(("dog", "dog"))
-    assert not np.array_equal(np.asarray(free.edited), np.asarray(kept.edited))
+    assert apart(made(None).edited, made(("dog", "dog")).edited) > 0
     with pytest.raises(ValueError, match="'cat' is not in the prompt 'a dog'"):
         made(("cat", "dog"))
 
 
-def test_a_single_class_is_warned_of(aligners):
-    task = Task(SOURCE, TARGET)
+def test_a_single_class_is_warned_of(models):
     with pytest.warns(UserWarning, match="name the others as entities"):
-        edit_many([task], aligners["sd1"], settings(method="elbo", steps=1), size=(32, 32))
+        models["sd1"].edit(None, SOURCE, TARGET, steps=1, size=(32, 32))
 
 
-def test_what_is_not_supported_says_so(aligners, sd1):
+def test_what_is_not_supported_says_so(models):
     with pytest.raises(ValueError, match="diffsegmenter reads a UNet"):
-        edit(None, SOURCE, TARGET, model=aligners["sd3-t5"], method="diffsegmenter")
+        models["sd3-t5"].edit(None, SOURCE, TARGET, method="diffsegmenter")
+    edit = models["sd1"].edit
     for wrong, match in (
         ({"method": "magic"}, "method is 'magic'"),
         ({"inversion": "magic"}, "inversion is 'magic'"),
@@ -392,35 +408,35 @@ def test_what_is_not_supported_says_so(aligners, sd1):
         ({"steps": 0}, "steps is 0"),
         ({"entities": ["red car", "tree"]}, "'tree' does not occur"),
         ({"weights": {"tree": 2}}, "'tree' is not in the prompt"),
+        ({"weights": [None, None]}, "weights has 2 items for 1 edits"),
     ):
         with pytest.raises(ValueError, match=match):
-            edit(None, SOURCE, TARGET, **{"model": sd1, "steps": 1, "size": (32, 32)} | wrong)
+            edit(None, SOURCE, TARGET, **{"steps": 1, "size": (32, 32)} | wrong)
+    with pytest.raises(ValueError, match="2 of source, 3 of target"):
+        edit(None, [SOURCE] * 2, [TARGET] * 3)
     with pytest.raises(FileNotFoundError):
-        edit("no such file.png", SOURCE, TARGET, model=sd1)
-    how = InversionSettings(steps=4)
-    with pytest.raises(ValueError, match="they must agree"):
-        edit_many([Task(SOURCE, TARGET)], aligners["sd1"], settings(), inversion=how)
-    assert edit_many([], aligners["sd1"], settings()) == []
+        edit("no such file.png", SOURCE, TARGET)
+    assert edit([], [], []) == []
 
 
 @pytest.mark.parametrize("name", ["sd1", "sd3-t5"])
 def test_half_precision(name):
     pipe = tiny.BUILDERS[name]()
     (pipe.unet if hasattr(pipe, "unet") else pipe.transformer).to(torch.bfloat16)
-    aligner = Aligner(pipe, config=QUICK)
-    task = Task(SOURCE, TARGET, tiny.photo(64, 64), entities=("red car",))
-    how = InversionSettings("null-text", 2, 3.0, 2)
-    many = settings(method="elbo", steps=2)
-    found = edit_many([task], aligner, many, inversion=how, cache=None, size=(64, 64))[0]
+    how = InversionSettings("null-text", inner_steps=2)
+    options = {**FEW, "steps": 2, "entities": ["red car"], "inversion": how}
+    found = model_of(pipe, config=QUICK).edit(tiny.photo(64, 64), SOURCE, TARGET, **options)
     assert math.isfinite(found.figures["psnr"])
+    assert found.provenance["inversion"]["guidance"] == 3.0
 
 
 # ---- the command ----
 
 
 @pytest.fixture
-def command(shell):
-    """Run `pixalign edit`: (exit code, stdout, stderr)."""
+def command(shell, monkeypatch):
+    """Run `pixalign edit` with a quick alignment: (exit code, stdout, stderr)."""
+    monkeypatch.setattr("pixalign.model.load", partial(model_of, config=QUICK))
     return partial(shell, "edit")
 
 
@@ -430,11 +446,21 @@ WORDS = ("--source", "a photo of a dog and a cat", "--target", "a photo of a tre
 def test_the_command_edits_a_picture(command, sd1_folder, photo, tmp_path):
     path = tmp_path / "photo.png"
     photo.save(path)
-    few = ("--model", sd1_folder, "--steps", 2, "--device", "cpu", "--cache", tmp_path / "kept")
+    few = (
+        "--model",
+        sd1_folder,
+        "--steps",
+        2,
+        "--device",
+        "cpu",
+        "--cache-folder",
+        tmp_path / "kept",
+    )
     code, out, _ = command(path, *WORDS, *few, "--out", tmp_path / "out")
     assert code == 0
     assert "dog -> tree" in out
     assert "dB from the picture" in out
+    assert f"its inversion is kept in {tmp_path / 'kept'}" in out
     files = {one.name for one in (tmp_path / "out").iterdir()}
     assert files == {"source.png", "reconstruction.png", "edited.png", "heatmap.png",
                      "compare.png", "edit.json"}  # fmt: skip
@@ -454,9 +480,9 @@ def test_the_command_edits_what_a_seed_draws(command, sd1_folder, tmp_path):
     ("arguments", "message"),
     [
         (("missing.png", *WORDS), "'missing.png' is missing"),
-        ((*WORDS, "--method", "magic"), "method is 'magic'"),
-        ((*WORDS, "--inversion", "exact"), "inversion is 'exact'"),
-        ((*WORDS, "--blend", "magic"), "blend is 'magic'"),
+        ((*WORDS, "--method", "magic"), "'magic' is not one of 'elbo', 'diffsegmenter'"),
+        ((*WORDS, "--inversion", "exact"), "'exact' is not one of 'null-text', 'ddim'"),
+        ((*WORDS, "--blend", "magic"), "'magic' is not one of 'attention', 'heatmap', 'none'"),
         ((*WORDS, "--weight", "tree"), "weight is 'tree'; allowed: WORD=FACTOR"),
         ((*WORDS, "--cross-replace", "2"), "cross_replace is 2.0"),
     ],
@@ -466,7 +492,3 @@ def test_bad_commands_say_what_is_wrong(command, tmp_path, arguments, message):
     assert (code, out) == (2, "")
     assert message in err
     assert not (tmp_path / "none").exists()
-
-
-def test_edit_is_public():
-    assert pixalign.edit is edit

@@ -2,24 +2,31 @@
 
 import dataclasses
 import json
+import os
 import warnings
 
 import pytest
 import torch
 
 import tiny
-from helpers import assert_same, fingerprint
-from pixalign import Aligner
+from helpers import assert_same, fingerprint, model_of
 from pixalign.backbones import wrap
 from pixalign.backbones.gradients import gradients_to_inputs
-from pixalign.backbones.load import opened
 from pixalign.core.batching import BatchSize
 from pixalign.diffusion.objectives import to_epsilon
-from pixalign.diffusion.sampling import guided
+from pixalign.diffusion.sampling import GuidedOutput, guided, repeated, sample
 from pixalign.editing import cache
-from pixalign.editing.cache import cached_inversions, default_folder, inversion_keys
-from pixalign.editing.inversion import InversionSettings, invert_pictures, null_text, psnr
-from pixalign.editing.walking import invert, repeated, sample
+from pixalign.editing.cache import InversionCache, inversion_keys, inversions_of
+from pixalign.editing.inversion import (
+    Inversion,
+    InversionSettings,
+    ddim_trajectory,
+    invert_pictures,
+    null_text,
+    psnr,
+    reconstruct,
+    reconstruction_figures,
+)
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import full_captions, sample_scenes
 
@@ -35,10 +42,16 @@ def begun(backbone, count=2, side=8, seed=0):
     return latents, texts, backbone.schedule.path(FEW.steps)
 
 
+def sampled(backbone, noise, texts, path, guidance, unconditional=None):
+    own = None if unconditional is None else unconditional.__getitem__
+    output = GuidedOutput(backbone, path, texts, guidance, BatchSize(), own)
+    return sample(backbone, noise, path, output)
+
+
 def test_trajectories_go_up_the_path(any_pipe):
     backbone = wrap(any_pipe)
     latents, texts, path = begun(backbone)
-    found = invert(backbone, latents, texts, path)
+    found = ddim_trajectory(backbone, latents, texts, path)
 
     assert found.shape == (4, *latents.shape)
     assert torch.equal(found[-1], latents)
@@ -85,7 +98,7 @@ def test_null_text_is_the_published_loop(sd1, tolerance):
     backbone = wrap(sd1)
     settings = dataclasses.replace(FEW, tolerance=tolerance)
     latents, texts, path = begun(backbone, count=1)
-    trajectory = invert(backbone, latents, texts, path)
+    trajectory = ddim_trajectory(backbone, latents, texts, path)
     found = null_text(backbone, trajectory, texts, path, settings)
     expected = plain_null_text(backbone, trajectory, texts, path, settings)
 
@@ -100,7 +113,7 @@ def test_pictures_stop_on_their_own(wide):
     backbone = wrap(wide("sd1"))
     latents, texts, path = begun(backbone)
     latents[1] *= 3
-    trajectory = invert(backbone, latents, texts, path)
+    trajectory = ddim_trajectory(backbone, latents, texts, path)
     settings = dataclasses.replace(FEW, tolerance=0.05)
     both = null_text(backbone, trajectory, texts, path, settings)
     alone = null_text(backbone, trajectory[:, 1:], texts[torch.tensor([1])], path, settings)
@@ -114,10 +127,10 @@ def test_every_family_stays_on_its_trajectory(pipeline, name):
     backbone = wrap(pipeline(name))
     settings = dataclasses.replace(FEW, inner_steps=5)
     latents, texts, path = begun(backbone)
-    trajectory = invert(backbone, latents, texts, path)
+    trajectory = ddim_trajectory(backbone, latents, texts, path)
     found = null_text(backbone, trajectory, texts, path, settings)
     errors = [
-        (sample(backbone, trajectory[0], texts, path, 4.0, own) - latents).square().mean()
+        (sampled(backbone, trajectory[0], texts, path, 4.0, own) - latents).square().mean()
         for own in (None, found)
     ]
     assert errors[1] < 0.9 * errors[0]
@@ -129,7 +142,7 @@ def test_the_network_gets_its_flags_back(any_pipe):
     latents, texts, path = begun(backbone, count=1)
     before = fingerprint(network)
     flags = [(weight.requires_grad, weight.grad) for weight in network.parameters()]
-    trajectory = invert(backbone, latents, texts, path)
+    trajectory = ddim_trajectory(backbone, latents, texts, path)
     null_text(backbone, trajectory, texts, path, dataclasses.replace(FEW, inner_steps=1))
 
     assert flags == [(weight.requires_grad, weight.grad) for weight in network.parameters()]
@@ -179,7 +192,7 @@ def test_checkpointing_acts_in_eval_mode(sd1, checkpointing):
 def test_a_large_tolerance_takes_one_step(sd1):
     backbone = wrap(sd1)
     latents, texts, path = begun(backbone)
-    trajectory = invert(backbone, latents, texts, path)
+    trajectory = ddim_trajectory(backbone, latents, texts, path)
     easy = dataclasses.replace(FEW, tolerance=1e9)
     one = dataclasses.replace(FEW, inner_steps=1)
     found = [null_text(backbone, trajectory, texts, path, how) for how in (easy, one)]
@@ -212,7 +225,7 @@ def test_psnr_is_in_decibels():
 
 @pytest.fixture(scope="module")
 def lab():
-    backbone = opened(None, "cpu")
+    backbone = model_of(device="cpu").backbone
     batch = sample_scenes("test", 1, 2)
     return backbone, render(batch, 64).images * 2 - 1, full_captions(batch)
 
@@ -222,10 +235,10 @@ def test_ddim_without_guidance_leads_back(lab):
     path = backbone.schedule.path(10)
     texts = backbone.encode_text(prompts)
     latents = torch.cat([backbone.encode_image(one[None]) for one in pixels])
-    trajectory = invert(backbone, latents, texts, path)
-    again = sample(backbone, trajectory[0], texts, path, 1.0)
+    trajectory = ddim_trajectory(backbone, latents, texts, path)
+    again = sampled(backbone, trajectory[0], texts, path, 1.0)
     found = psnr(backbone.decode_latents(again), backbone.decode_latents(latents))
-    other = sample(backbone, trajectory[0].flip(0), texts, path, 1.0)
+    other = sampled(backbone, trajectory[0].flip(0), texts, path, 1.0)
     wrong = psnr(backbone.decode_latents(other), backbone.decode_latents(latents))
     assert found.min() > 20
     assert found.min() > wrong.max() + 3
@@ -237,14 +250,15 @@ def test_null_text_reconstructs_what_guidance_loses(lab):
         invert_pictures(backbone, pixels, prompts, InversionSettings(method, 5, 7.5, 5))
         for method in ("ddim", "null-text")
     )
-    for one, other in zip(plain, optimised, strict=True):
+    figures = [
+        reconstruction_figures(backbone, pixels, reconstruct(backbone, found))
+        for found in (plain, optimised)
+    ]
+    for row, (one, other) in enumerate(zip(plain, optimised, strict=True)):
         assert torch.equal(one.noise, other.noise)
         assert one.unconditional is None
-        assert other.figures["psnr_vae"] > one.figures["psnr_vae"] + 2
-        assert other.figures["vae"] == one.figures["vae"]
-    again = optimised[1].reconstruct(backbone)
-    vae = backbone.decode_latents(backbone.encode_image(pixels[1:]))
-    assert float(psnr(again, vae)[0]) == pytest.approx(optimised[1].figures["psnr_vae"], abs=0.1)
+        assert figures[1][row]["psnr_vae"] > figures[0][row]["psnr_vae"] + 2
+        assert figures[1][row]["vae"] == figures[0][row]["vae"]
 
 
 # ---- kept on disk ----
@@ -259,23 +273,38 @@ QUICK = InversionSettings(steps=2, inner_steps=1)
 
 
 def test_inversions_are_kept_and_reused(sd1, picture, tmp_path, monkeypatch):
-    backbone = wrap(sd1)
+    model, kept = model_of(sd1), InversionCache(tmp_path / "new")
     other = tiny.photo(64, 32, seed=1)
-    first = cached_inversions(tmp_path / "new", backbone, [picture], ["a dog"], QUICK)
-    files = sorted((tmp_path / "new").iterdir())
+    first = inversions_of(model, [picture], ["a dog"], QUICK, kept)
+    files = sorted(kept.folder.iterdir())
     assert [file.suffix for file in files] == [".json", ".safetensors"]
 
-    both = cached_inversions(
-        tmp_path / "new", backbone, [other, picture], ["a cat", "a dog"], QUICK
-    )
+    both = inversions_of(model, [other, picture], ["a cat", "a dog"], QUICK, kept)
     assert torch.equal(both[1].noise, first[0].noise)
     assert torch.equal(both[1].unconditional, first[0].unconditional)
-    assert both[1].figures == first[0].figures
     assert both[1].settings == QUICK
     monkeypatch.setattr(cache, "invert_pictures", None)  # nothing is left to do
-    again = cached_inversions(tmp_path / "new", backbone, [other], ["a cat"], QUICK)
+    again = inversions_of(model, [other], ["a cat"], QUICK, kept)
     assert torch.equal(again[0].noise, both[0].noise)
-    assert len(list((tmp_path / "new").iterdir())) == 4
+    assert len(list(kept.folder.iterdir())) == 4
+
+
+def test_those_unused_longest_make_room(tmp_path):
+    kept = InversionCache(tmp_path, 0)
+    foreign = tmp_path / "letter.json"
+    foreign.write_text("not ours")
+    keys = [letter * 64 for letter in "abc"]
+    for age, key in zip((3, 2, 1), keys, strict=True):
+        kept.write(key, Inversion("a dog", QUICK, torch.zeros(1, 4, 8, 8), None))
+        for path in tmp_path.glob(f"{key}.*"):
+            os.utime(path, (age * -100 + 10**9,) * 2)
+    size = sum(path.stat().st_size for path in tmp_path.glob("a*"))
+    assert kept.read(keys[0], "a dog", QUICK) is not None  # used just now
+
+    for room, left in ((None, "abc"), (3 * size, "abc"), (2.5 * size, "ac"), (size, "a"), (0, "")):
+        InversionCache(tmp_path, room).shrink()
+        assert sorted(path.name[0] for path in tmp_path.iterdir()) == sorted(2 * left + "l")
+    assert foreign.read_text() == "not ours"
 
 
 def key_of(backbone, picture, prompt, settings, model):
@@ -309,33 +338,30 @@ def test_keys_hold_all_that_counts(sd1, pipeline, picture):
 
 def test_models_whose_weights_cannot_be_seen_are_not_kept(picture, tmp_path):
     pipe = tiny.sd1()
-    backbone = wrap(pipe)
-    how = dataclasses.replace(QUICK, method="ddim")
-    hidden = pipe.text_encoder.to("meta")
-    assert inversion_keys(backbone, [picture], ["a dog"], how) == []
-    pipe.text_encoder = tiny.sd1().text_encoder
-    assert hidden is not pipe.text_encoder
-    cached_inversions(tmp_path, backbone, [picture], ["a dog"], how)
+    model, how = model_of(pipe), dataclasses.replace(QUICK, method="ddim")
+    seen, pipe.text_encoder = pipe.text_encoder, tiny.sd1().text_encoder.to("meta")
+    assert inversion_keys(model.backbone, [picture], ["a dog"], how) == []
+    pipe.text_encoder = seen
+    inversions_of(model, [picture], ["a dog"], how, InversionCache(tmp_path))
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_gradients_flow_where_the_caller_switched_them_off(sd1):
     backbone = wrap(sd1)
     latents, texts, path = begun(backbone)
-    trajectory = invert(backbone, latents, texts, path)
+    trajectory = ddim_trajectory(backbone, latents, texts, path)
     expected = null_text(backbone, trajectory, texts, path, FEW)
     with torch.inference_mode():
-        trajectory = invert(backbone, latents, texts, path)
+        trajectory = ddim_trajectory(backbone, latents, texts, path)
         found = null_text(backbone, trajectory, texts, path, FEW)
     torch.testing.assert_close(found, expected)
 
 
 def test_damaged_files_are_made_anew(sd1, picture, tmp_path):
-    backbone = wrap(sd1)
-    how = dataclasses.replace(QUICK, method="ddim")
+    model, how = model_of(sd1), dataclasses.replace(QUICK, method="ddim")
 
     def made():
-        return cached_inversions(tmp_path, backbone, [picture], ["a dog"], how)[0]
+        return inversions_of(model, [picture], ["a dog"], how, InversionCache(tmp_path))[0]
 
     first = made()
     data, record = next(tmp_path.glob("*.safetensors")), next(tmp_path.glob("*.json"))
@@ -359,12 +385,14 @@ def test_damaged_files_are_made_anew(sd1, picture, tmp_path):
             made()
 
 
-def test_nothing_is_kept_without_a_folder(sd1, picture, tmp_path, monkeypatch):
+def test_nothing_is_kept_unless_asked_for(sd1, picture, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     how = dataclasses.replace(QUICK, method="ddim")
-    assert cached_inversions(None, wrap(sd1), [picture], ["a dog"], how)[0].unconditional is None
+    assert InversionCache.of(None) is InversionCache.of(False) is None
+    assert inversions_of(model_of(sd1), [picture], ["a dog"], how)[0].unconditional is None
+    assert inversions_of(model_of(sd1), [], [], how, InversionCache.of(True)) == []
     assert not list(tmp_path.iterdir())
-    assert cached_inversions(None, Aligner(sd1).backbone, [], [], how) == []
-    assert default_folder() == tmp_path / "pixalign" / "inversions"
+    assert InversionCache.of(True).folder == tmp_path / "pixalign" / "inversions"
+    assert InversionCache.of(tmp_path) == InversionCache(tmp_path, 2 * 2**30)
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert default_folder().parts[-3:] == (".cache", "pixalign", "inversions")
+    assert InversionCache.of(True).folder.parts[-3:] == (".cache", "pixalign", "inversions")

@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-import pixalign as pa
-import tiny
+from helpers import assert_same, fingerprint, model_of
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
-from pixalign.core.progress import Progress
 from pixalign.diffusion.objectives import to_epsilon
-from pixalign.generation.drawing import Drawing, Settings, Wish
+from pixalign.diffusion.sampling import sample
 from pixalign.generation.methods import Elbo, Plain, entity_weights
+from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
 from pixalign.generation.plots import plot_weights
-from pixalign.generation.run import METHODS, draw, generate
 from pixalign.text.entities import given_entities
 from pixalign.text.weighting import weighted
 
@@ -34,21 +32,25 @@ def backbone(request, wide):
     return wrap(wide(request.param))
 
 
-def drawing_of(backbone, prompts=((PROMPT, NAMED),), **settings):
-    wishes = [Wish(p, 7 + i, given_entities(p, e)) for i, (p, e) in enumerate(prompts)]
-    made = Drawing(
-        backbone, wishes, Settings(STEPS, 5.0, **settings), backbone.native_size, BatchSize(64)
-    )
-    made.noise = made.noise.double()
-    return made
+def plan_of(backbone, prompts=((PROMPT, NAMED),), first_seed=7, batch_size=64, **settings):
+    requests = [
+        GenerationRequest(prompt, first_seed + number, given_entities(prompt, entities))
+        for number, (prompt, entities) in enumerate(prompts)
+    ]
+    settings = GenerationSettings(STEPS, 5.0, **settings)
+    size = backbone.native_size
+    plan = GenerationPlan(backbone, requests, settings, size, BatchSize(batch_size))
+    plan.noise = plan.noise.double()
+    return plan
 
 
-def run(kind, drawing):
-    method, z = kind(drawing), drawing.noise
-    for index in range(STEPS):
-        output = method.output(index, method.before(index, z)).double()
-        z = drawing.path.advance(drawing.backbone.objective, output, z, index)
-    return method, z
+def run(kind, plan):
+    method = kind(plan)
+
+    def output(index, z):
+        return method.output(index, z).double()
+
+    return method, sample(plan.backbone, plan.noise, plan.path, output, before=method.before)
 
 
 @torch.no_grad()
@@ -58,7 +60,7 @@ def reference(backbone, prompt, entities, noise, strength=1.2, guidance=5.0):
     whole, empty = backbone.encode_text([prompt]), backbone.unconditional()
     blank = backbone.encode_text([""])
     alone = [backbone.encode_text([entity.text]) for entity in entities]
-    drawing = drawing_of(backbone, ((prompt, [entity.text for entity in entities]),))
+    plan = plan_of(backbone, ((prompt, [entity.text for entity in entities]),))
     all_weights = []
     for index in range(STEPS):
         steps = path.at(index, 1)
@@ -74,7 +76,7 @@ def reference(backbone, prompt, entities, noise, strength=1.2, guidance=5.0):
         low, high = min(errors), max(errors)
         weights = [round(strength ** ((e - low) / (high - low)), 2) for e in errors]
         embeds = whole.embeds.clone()
-        for columns, weight in zip(drawing.columns[0], weights, strict=True):
+        for columns, weight in zip(plan.columns[0], weights, strict=True):
             for column in columns.words:
                 plain = blank.embeds[0, column]
                 embeds[0, column] = plain + weight * (whole.embeds[0, column] - plain)
@@ -86,12 +88,12 @@ def reference(backbone, prompt, entities, noise, strength=1.2, guidance=5.0):
 
 
 def test_the_papers_step_by_step(backbone):
-    drawing = drawing_of(backbone)
-    found, z = run(Elbo, drawing)
-    expected, weights = reference(backbone, PROMPT, drawing.wishes[0].entities, drawing.noise[0])
+    plan = plan_of(backbone)
+    found, z = run(Elbo, plan)
+    expected, weights = reference(backbone, PROMPT, plan.requests[0].entities, plan.noise[0])
     np.testing.assert_allclose(found.weights[0].numpy(), weights, atol=1e-6)
     torch.testing.assert_close(z[0], expected, rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(run(Plain, drawing)[1][0], expected, atol=1e-3)
+    assert not torch.allclose(run(Plain, plan)[1][0], expected, atol=1e-3)
     assert np.isfinite(found.errors[0].numpy()).all()
 
 
@@ -103,28 +105,24 @@ def test_pictures_do_not_depend_on_their_company(wide):
         ("a tree and a car", ["tree", "car"]),
         ("a photo", []),
     )
-    together = drawing_of(backbone, prompts)
-    method, all_ = run(Elbo, together)
-    for picture, wish in enumerate(together.wishes):
-        settings = together.settings
-        alone = Drawing(backbone, [wish], settings, backbone.native_size, BatchSize(1))
-        alone.noise = alone.noise.double()
-        own, z = run(Elbo, alone)
-        torch.testing.assert_close(all_[picture], z[0])
-        torch.testing.assert_close(method.weights[picture], own.weights[0])
+    method, together = run(Elbo, plan_of(backbone, prompts))
+    for picture, prompt in enumerate(prompts):
+        alone, z = run(Elbo, plan_of(backbone, [prompt], 7 + picture, batch_size=1))
+        torch.testing.assert_close(together[picture], z[0])
+        torch.testing.assert_close(method.weights[picture], alone.weights[0])
     assert (method.weights[1] == 1).all()
     assert method.weights[3].shape == (STEPS, 0)
 
 
 def test_one_entity_or_none_is_plain_sampling(wide):
     backbone = wrap(wide("sd1"))
-    drawing = drawing_of(backbone, (("a dog", ["dog"]), ("a photo", [])))
-    torch.testing.assert_close(run(Elbo, drawing)[1], run(Plain, drawing)[1])
+    plan = plan_of(backbone, (("a dog", ["dog"]), ("a photo", [])))
+    torch.testing.assert_close(run(Elbo, plan)[1], run(Plain, plan)[1])
 
 
 def test_outside_its_part_of_the_steps_the_method_does_nothing(wide):
-    drawing = drawing_of(wrap(wide("sd1")), active=(0.3, 0.6))
-    method, _ = run(Elbo, drawing)
+    plan = plan_of(wrap(wide("sd1")), active=(0.3, 0.6))
+    method, _ = run(Elbo, plan)
     acted = np.isfinite(method.errors[0].numpy()).all(1)
     assert acted.tolist() == [False, True, False]
     assert (method.weights[0][~torch.from_numpy(acted)] == 1).all()
@@ -141,7 +139,7 @@ def test_passes_of_a_step(monkeypatch, wide):
         return predict(self, z, *rest, **more)
 
     monkeypatch.setattr(type(backbone), "predict", counted)
-    run(Elbo, drawing_of(backbone))
+    run(Elbo, plan_of(backbone))
     assert rows == [2 + 3, 1] * STEPS
 
 
@@ -180,18 +178,18 @@ def test_weighted_prompts_are_compels(name, pipeline):
     with torch.no_grad():
         found = weighting("a (red car)1.15 and a (dog)1.2 with a tree")
     expected = found[0] if name == "sd1" else found[0][0]
-    drawing = drawing_of(backbone, (("a red car and a dog with a tree", ["red car", "dog"]),))
+    plan = plan_of(backbone, (("a red car and a dog with a tree", ["red car", "dog"]),))
     blank, weights = backbone.encode_text([""]).embeds[0], torch.ones(1, 77)
-    for columns, weight in zip(drawing.columns[0], (1.15, 1.2), strict=True):
+    for columns, weight in zip(plan.columns[0], (1.15, 1.2), strict=True):
         weights[0, list(columns.words)] = weight
-    embeds = weighted(drawing.texts.embeds, blank, weights)[0]
+    embeds = weighted(plan.texts.embeds, blank, weights)[0]
     torch.testing.assert_close(embeds, expected.reshape(embeds.shape), atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(drawing.texts.embeds[0], embeds, atol=1e-2)
+    assert not torch.allclose(plan.texts.embeds[0], embeds, atol=1e-2)
 
 
 def test_repeated_phrases_have_their_own_columns(sd1):
-    drawing = drawing_of(wrap(sd1), (("a dog and a red dog", ["dog", "red dog"]),))
-    first, second = drawing.columns[0]
+    plan = plan_of(wrap(sd1), (("a dog and a red dog", ["dog", "red dog"]),))
+    first, second = plan.columns[0]
     assert first.words == (2,)
     assert second.words == (5, 6)
     assert (second.head, second.modifiers) == ((6,), ((5,),))
@@ -200,42 +198,43 @@ def test_repeated_phrases_have_their_own_columns(sd1):
 # ---- the function ----
 
 
-def test_results(sd1):
-    made = generate(
-        PROMPT, model=sd1, entities=NAMED, steps=2, count=2, seed=4, guidance=3.0, size=(64, 96)
-    )
-    assert [one.seed for one in made] == [4, 5]
+@pytest.fixture
+def model(sd1):
+    return model_of(sd1)
+
+
+def test_results(model):
+    options = {"entities": NAMED, "steps": 2, "guidance": 3.0, "size": (64, 96)}
+    made = model.generate(PROMPT, count=2, seed=4, **options)
+    assert [picture.seed for picture in made] == [4, 5]
     assert made[0].image.size == (96, 64)
     assert made[0].weights.shape == made[0].errors.shape == (2, 3)
     assert [entity.text for entity in made[0].entities] == ["red car", "dog", "hot dog"]
-    again = generate(
-        PROMPT, model=sd1, entities=NAMED, steps=2, seed=5, guidance=3.0, size=(64, 96)
-    )
-    np.testing.assert_allclose(np.asarray(again[0].image), np.asarray(made[1].image), atol=1)
-    repeat = generate(
-        PROMPT, model=sd1, entities=NAMED, steps=2, seed=5, guidance=3.0, size=(64, 96)
-    )
-    assert np.array_equal(np.asarray(again[0].image), np.asarray(repeat[0].image))
+    again, repeat = (model.generate(PROMPT, seed=5, **options) for _ in range(2))
+    np.testing.assert_allclose(np.asarray(again.image), np.asarray(made[1].image), atol=1)
+    assert np.array_equal(np.asarray(again.image), np.asarray(repeat.image))
 
 
-def test_entities_are_found_by_spacy(sd1):
-    made = generate("a dog and a red car", model=sd1, steps=1)
-    assert [entity.text for entity in made[0].entities] == ["dog", "red car"]
+def test_entities_are_found_by_spacy(model):
+    made = model.generate("a dog and a red car", steps=1)
+    assert [entity.text for entity in made.entities] == ["dog", "red car"]
 
 
-def test_plain_sampling_needs_no_spacy(sd1, monkeypatch):
+def test_plain_sampling_needs_no_spacy(model, monkeypatch):
     monkeypatch.setattr("pixalign.generation.run.entities_of", None)
-    assert generate("a dog", model=sd1, method="plain", steps=1)[0].entities == ()
+    assert model.generate("a dog", method="plain", steps=1).entities == ()
 
 
-def test_many_prompts_say_once_what_is_plain(sd1):
+def test_many_prompts_say_once_what_is_plain(model):
     prompts = ["a dog and a car", "a tree", "a cat"]
     named = [["dog", "car"], ["tree"], []]
     with pytest.warns(UserWarning, match="'elbo' needs two entities; 'a tree' is") as said:
-        made = generate(prompts, model=sd1, entities=named, steps=1)
+        made = model.generate(prompts, entities=named, steps=1, count=2)
     assert len(said) == 1
     assert "and so are 1 more" in str(said[0].message)
-    assert [one.prompt for one in made] == prompts
+    expected = [(prompt, seed) for prompt in prompts for seed in (0, 1)]
+    assert [(picture.prompt, picture.seed) for picture in made] == expected
+    assert len(model.generate(["a dog"], method="plain", steps=1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -252,33 +251,28 @@ def test_many_prompts_say_once_what_is_plain(sd1):
         ({"entities": NAMED, "steps": 0}, "steps is 0"),
     ],
 )
-def test_bad_input(sd1, options, message):
+def test_bad_input(model, options, message):
     with pytest.raises(ValueError, match=message):
-        generate(PROMPT, model=sd1, **{"steps": 1, **options})
+        model.generate(PROMPT, **{"steps": 1, **options})
 
 
 def test_entities_beyond_the_models_reach(sd1):
     text = "a photo of " + "dog " * 90 + "and a tree"
     with pytest.raises(ValueError, match="'tree' is beyond what the model reads"):
-        drawing_of(wrap(sd1), ((text, ["tree", "photo"]),))
+        plan_of(wrap(sd1), ((text, ["tree", "photo"]),))
 
 
-def test_the_model_is_left_as_it_was(sd1):
-    weights = {name: value.clone() for name, value in sd1.unet.state_dict().items()}
-    drawing = drawing_of(wrap(tiny.BUILDERS["sd1"]()))
-    drawing.noise = drawing.noise.float()
-    made = draw(drawing, METHODS["elbo"], Progress(0, "", show=False))
-    assert isinstance(made[0].image, Image.Image)
-    hooks = [m for m in sd1.unet.modules() if m._forward_hooks or m._forward_pre_hooks]
-    assert not hooks
-    assert all(torch.equal(weights[name], value) for name, value in sd1.unet.state_dict().items())
+def test_the_model_is_left_as_it_was(model):
+    before = fingerprint(model.backbone.denoiser)
+    model.generate(PROMPT, entities=NAMED, steps=1)
+    assert_same(before, fingerprint(model.backbone.denoiser))
 
 
 # ---- files and the command ----
 
 
-def test_files(sd1, tmp_path):
-    made = generate(PROMPT, model=sd1, entities=NAMED, steps=2, active=(0.0, 0.5))[0]
+def test_files(model, tmp_path):
+    made = model.generate(PROMPT, entities=NAMED, steps=2, active=(0.0, 0.5))
     path = made.save(tmp_path)
     assert Image.open(path).size == made.image.size
     record = json.loads(path.with_suffix(".json").read_text())
@@ -289,7 +283,7 @@ def test_files(sd1, tmp_path):
     picture = Image.open(plot_weights(made, tmp_path / "weights.png"))
     assert picture.width > 300
     with pytest.raises(ValueError, match="no entities"):
-        plot_weights(generate("a dog", model=sd1, method="plain", steps=1)[0], tmp_path / "x.png")
+        plot_weights(model.generate("a dog", method="plain", steps=1), tmp_path / "x.png")
 
 
 @pytest.fixture
@@ -323,7 +317,7 @@ def test_the_command_prints_json(command, sd1_folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a dog", "--method", "magic"), "method is 'magic'"),
+        (("a dog", "--method", "magic"), "'magic' is not one of 'elbo', 'plain'"),
         (("a dog and a cat", "--entity", "wolf"), "entity 'wolf' does not occur"),
         (("a dog", "--model", "nowhere"), "neither a folder nor a hub id"),
         (("a dog", "--non-entities", "missing.txt"), "missing.txt"),
@@ -334,7 +328,3 @@ def test_bad_commands_say_what_is_wrong(command, tmp_path, arguments, message):
     assert (code, out) == (2, "")
     assert message in err
     assert not (tmp_path / "none").exists()
-
-
-def test_generate_is_public():
-    assert pa.generate is generate

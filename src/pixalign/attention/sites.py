@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -74,9 +75,15 @@ def chosen_sites(
     )
 
 
-def nearest_factor(sites: Sequence[Site], factor: int) -> int:
+def nearest_factor(sites: Sequence[Site], factor: float) -> int:
     """The factor among the sites' that is nearest by ratio; of two, the finer."""
     there = sorted({site.factor for site in sites})
     if not there:
-        raise ValueError(f"the model has no attention layer to stand for factor {factor}")
-    return min(there, key=lambda known: max(known, factor) / min(known, factor))
+        raise ValueError(f"the model has no attention layer to stand for factor {factor:g}")
+    # Rounded, so that a ratio of square roots is a tie where it should be.
+    return min(there, key=lambda known: round(max(known, factor) / min(known, factor), 6))
+
+
+def grid_factor(sites: Sequence[Site], latent: Size, side: int = 16) -> int:
+    """The factor of the sites whose grid has most nearly ``side`` x ``side`` cells."""
+    return nearest_factor(sites, math.sqrt(latent[0] * latent[1]) / side)

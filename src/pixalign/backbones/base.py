@@ -121,6 +121,11 @@ class Backbone(ABC):
         """The longest side, in pixels, that the network accepts."""
         return 8 * max(self.native_size)
 
+    def latent_shape(self, size: Size) -> tuple[int, int, int]:
+        """(channels, height, width) of the latents of a picture of that (height, width)."""
+        channels = int(self.pipe.vae.config.latent_channels)
+        return channels, size[0] // self.vae_factor, size[1] // self.vae_factor
+
     def check_alignable(self) -> None:
         """Refuse pipelines that lack a part, or need more than a noised latent and a text."""
         for part in ("vae", "text_encoder", "text_encoder_2", "scheduler"):

@@ -7,7 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from pixalign.cli.common import Device, Json, print_json
+from pixalign.cli.choices import DatasetName, EditingRow, PromptSet
+from pixalign.cli.common import (
+    BatchSize,
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Seed,
+    Steps,
+    load_model,
+    passes,
+    print_json,
+)
+
+Classifier = Annotated[str, typer.Option(help="Of scenes: lab:classifier or its folder.")]
 
 bench = typer.Typer(help="Datasets, metrics and the tables of the paper.", no_args_is_help=True)
 
@@ -23,41 +37,43 @@ def run(
     root: Annotated[Path | None, typer.Option(help="Folder that holds the datasets.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The paper's name (SD1.5), a hub id or a folder. [default: embedded]"),
+        typer.Option(
+            help="The paper's name (SD1.5), a hub id or a folder.",
+            show_default="the embedded model",
+        ),
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Only this dataset of the specs; repeatable.")
+        list[DatasetName] | None,
+        typer.Option(help="Only this dataset of the specs; repeatable."),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="The first so many images.", min=1)] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("bench-results"),
     counts: Annotated[
         Path | None, typer.Option(help="How often captions name each class; see `bench count`.")
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Each image draws its noise by this and its name.", min=0)
-    ] = 0,
+    seed: Seed = 0,
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
-    batch_size: Annotated[str, typer.Option(help="Passes at once: auto or a number.")] = "auto",
+    dtype: Dtype = "auto",
+    batch_size: BatchSize = "auto",
 ) -> None:
     """Run tables; stopped at any moment, the same command goes on. Then see `bench report`."""
     from pixalign.bench.command import run_specs
     from pixalign.bench.spec import MODELS
-    from pixalign.core.batching import BatchSize
+    from pixalign.core import batching
     from pixalign.model import Model, load
 
-    passes = int(batch_size) if batch_size.isdecimal() else batch_size
-    BatchSize(passes)
+    at_once = passes(batch_size)
+    batching.BatchSize(at_once)  # refuses what is no size before anything is loaded
 
     def load_model(where: str) -> Model:
         asked = None if model is None else MODELS.get(model, model)
-        return load(asked, device=where, dtype=dtype, batch_size=passes)
+        return load(asked, device=where, dtype=str(dtype), batch_size=at_once)
 
     finished = run_specs(
         specs,
         load_model,
         root=root,
-        datasets=dataset or [],
+        datasets=list(map(str, dataset or [])),
         limit=limit,
         out=out,
         counts=counts,
@@ -88,16 +104,16 @@ def ls(json_: Json = False) -> None:
 def check(
     root: Annotated[Path, typer.Argument(help="Folder that holds the datasets.")],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Only this dataset; repeatable.")
+        list[DatasetName] | None, typer.Option(help="Only this dataset; repeatable.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="[default: the usual one]")] = None,
+    split: Annotated[str | None, typer.Option(show_default="the usual one")] = None,
     limit: Annotated[int | None, typer.Option(help="The first so many images.", min=1)] = None,
     json_: Json = False,
 ) -> None:
     """Read every picture's size and every mask of the datasets under a root, and count classes."""
     from pixalign.bench.command import check_root
 
-    for record in check_root(root, dataset or [], split, limit):
+    for record in check_root(root, list(map(str, dataset or [])), split, limit):
         if json_:
             print_json(record)
         else:
@@ -126,7 +142,9 @@ def count(
 @bench.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `bench run --out` made.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the report. [default: DIR]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report.", show_default="DIR")
+    ] = None,
     template: Annotated[
         Path | None, typer.Option(help="Fill NAME.md.j2 with the results instead, into NAME.md.")
     ] = None,
@@ -147,60 +165,57 @@ def report(
 @bench.command()
 def generation(
     out: Annotated[Path, typer.Option(help="Folder for the result file and the pictures.")],
-    model: Annotated[
-        str | None, typer.Option(help="Hub id, folder or lab:NAME; the embedded one if left out.")
-    ] = None,
+    model: Model = None,
     set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="lab-pairs, ae-animals, dvmp ...; repeatable. [default: lab-*]"),
+        list[PromptSet] | None,
+        typer.Option("--set", help="A set of prompts; repeatable.", show_default="lab-*"),
     ] = None,
     file: Annotated[
         list[str] | None, typer.Option(help="abc6k=PATH or ae=PATH: prompts that are read.")
     ] = None,
     clip: Annotated[str, typer.Option(help="Whose CLIP score: a hub id or folder.")] = "lab:clip",
+    classifier: Classifier = "lab:classifier",
     prompts: Annotated[int, typer.Option(help="The first so many of each set.", min=2)] = 80,
     seeds: Annotated[int, typer.Option(help="Pictures of each prompt.", min=1)] = 2,
-    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
+    steps: Steps = 50,
     controls: Annotated[
         bool, typer.Option(help="Also draw with other strengths and orders of the weights.")
     ] = False,
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+    dtype: Dtype = "auto",
 ) -> None:
     """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
-    from pixalign.backbones.load import hide_loading_bars
-    from pixalign.bench.generation_study.study import SETS, compose
+    from pixalign.bench.generation_study.study import SETS, run_generation_study
     from pixalign.bench.generation_study.summary import table
 
-    hide_loading_bars()
     pairs = [text.partition("=") for text in file or []]
     files = {name: Path(path) for name, _, path in pairs}
     options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
-    options |= {"controls": controls, "device": device, "dtype": dtype, "files": files}
-    print(table(compose(model, out, sets=[*(set_ or ()), *files] or SETS, **options)))
+    options |= {"controls": controls, "classifier": classifier, "files": files}
+    options["sets"] = [*map(str, set_ or ()), *files] or SETS
+    print(table(run_generation_study(load_model(model, device, dtype), out, **options)))
 
 
 @bench.command()
 def editing(
     out: Annotated[Path, typer.Option(help="Folder for the result file and the pictures.")],
-    model: Annotated[
-        str | None, typer.Option(help="lab:NAME or a folder; the embedded one if left out.")
-    ] = None,
+    model: Model = None,
     count: Annotated[int, typer.Option(help="Edits of test scenes.", min=2)] = 104,
     row: Annotated[
-        list[str] | None, typer.Option(help="ptp, elbo ...; repeatable. [default: all seven]")
+        list[EditingRow] | None,
+        typer.Option(help="What to compare; repeatable.", show_default="all"),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
+    classifier: Classifier = "lab:classifier",
+    steps: Steps = 50,
     device: Device = "auto",
 ) -> None:
     """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
-    from pixalign.backbones.load import hide_loading_bars
-    from pixalign.bench.editing_study.study import ROWS, retouch
+    from pixalign.bench.editing_study.study import ROWS, run_editing_study
     from pixalign.bench.editing_study.summary import table
 
-    hide_loading_bars()
-    options: dict[str, Any] = {"count": count, "steps": steps, "device": device}
-    print(table(retouch(model, out, rows=row or tuple(ROWS), **options)))
+    options: dict[str, Any] = {"count": count, "steps": steps, "classifier": classifier}
+    options["rows"] = list(map(str, row or ROWS))
+    print(table(run_editing_study(load_model(model, device, "float32"), out, **options)))
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:

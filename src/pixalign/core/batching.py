@@ -63,15 +63,16 @@ class BatchSize:
         kind: str,
         work: Callable[[int, int], None],
         *,
+        rows: int = 1,
         restart: Callable[[], None] | None = None,
         filled: bool = False,
     ) -> None:
         """``work(first, last)`` on one part of 0 .. total - 1 after the other.
 
-        Parts that are ``filled`` up take as much memory as whole ones.
-
-        When memory runs out, a part is tried again with half the size; with ``restart``, which is
-        then called, all parts are: for sums that a failed part may have touched.
+        Each of these is ``rows`` images of a batch; parts that are ``filled`` up take as much
+        memory as whole ones. When memory runs out, a part is tried again with half the size; with
+        ``restart``, which is then called, all parts are: for sums that a failed part may have
+        touched.
         """
         done = 0
 
@@ -83,7 +84,7 @@ class BatchSize:
                 done = last
 
         while done < total:
-            size = self.of(latents, kind)
+            size = max(1, self.of(latents, kind) // rows)
             size = size if filled else min(size, total)
             try:
                 rest(size)
@@ -92,7 +93,7 @@ class BatchSize:
                     raise
             else:
                 return
-            self._halve(kind, size)
+            self._halve(kind, size * rows)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if restart is not None:

@@ -47,6 +47,16 @@ class Denoiser(TextReader, Protocol):
         """(height, width) in pixels that it was trained at."""
         ...
 
+    @property
+    def size_multiple(self) -> int:
+        """Sides of a picture are multiples of this many pixels."""
+        ...
+
+    @property
+    def largest_side(self) -> int:
+        """The longest side of a picture, in pixels."""
+        ...
+
     def latent_shape(self, size: Size) -> tuple[int, int, int]:
         """(channels, height, width) of the latents of a picture of that (height, width)."""
         ...

@@ -1,7 +1,7 @@
 """Editing: Prompt-to-Prompt on drawn and on given pictures, with calibrated heatmaps."""
 
-from pixalign.editing.preparing import Task
+from pixalign.editing.request import EDITING_METHODS
 from pixalign.editing.result import Edit
-from pixalign.editing.run import edit, edit_many
+from pixalign.editing.run import edit
 
-__all__ = ["Edit", "Task", "edit", "edit_many"]
+__all__ = ["EDITING_METHODS", "Edit", "edit"]

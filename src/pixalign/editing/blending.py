@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,40 +9,62 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, max_pool2d
 
-from pixalign.attention import AttentionReader, Site, text_layers
+from pixalign.attention import AttentionReader, text_layers
 from pixalign.attention.layers import combine_layers
+from pixalign.attention.sites import grid_factor
 from pixalign.backbones import Backbone
 from pixalign.core.maps import resize
 from pixalign.core.values import Size
+from pixalign.editing.plan import EditPlan
 
-_CELLS = 16 * 16  # of the layers that are read: those of the published method
+
+class Blend:
+    """Masks bool [n, 1, h, w], on the latents' grid, of where n targets may differ from sources."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self._mask = mask
+
+    @contextmanager
+    def attached(self, backbone: Backbone) -> Iterator[None]:
+        """Look at every pass inside the block."""
+        yield
+
+    def add(self) -> None:
+        """Count the last pass in."""
+
+    def mask(self) -> Tensor:
+        """As it is after the passes so far."""
+        return self._mask
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Latents [sources, targets] with the sources' in the targets where the mask is not."""
+        source, target = z.chunk(2)
+        return torch.cat([source, torch.where(self.mask(), target, source)])
 
 
-class LocalBlend:
-    """Masks of n pairs from the attention to some words, over all steps so far.
+class AttentionBlend(Blend):
+    """Masks from the attention to some words, over all steps so far.
 
     The layers are those nearest to 16 x 16 cells. A pair's mask is where the attention to the
     source's words or that to the target's, each relative to its maximum, is above a threshold.
     """
 
     def __init__(
-        self,
-        backbone: Backbone,
-        columns: Sequence[tuple[Sequence[int], Sequence[int]] | None],
-        length: int,
-        latent: Size,
-        threshold: float,
+        self, backbone: Backbone, plans: Sequence[EditPlan], latent: Size, threshold: float
     ) -> None:
-        """``columns`` are both sides' words; a pair without any is edited everywhere."""
+        """A plan without words for the blend is edited everywhere."""
         self.latent, self.threshold = latent, threshold
-        self.sites = blend_sites(backbone.sites, latent)
+        reading = [site for site in backbone.sites if site.reads_text]
+        factor = grid_factor(reading, latent)
+        self.sites = tuple(site for site in reading if site.factor == factor)
         self.reader = AttentionReader(self.sites)
-        count = len(columns)
+        count, length = len(plans), len(plans[0].pairing.matrix)
         matrices = torch.zeros(2 * count, length, 1)
-        for row, sides in enumerate(columns):
-            for place, side in enumerate(sides or ()):
-                matrices[row + place * count, list(side)] = 1 / len(side)
-        self.everywhere = torch.tensor([sides is None for sides in columns]).to(backbone.device)
+        for row, plan in enumerate(plans):
+            for side, columns in enumerate(plan.blend_columns or ()):
+                matrices[row + side * count, list(columns)] = 1 / len(columns)
+        without = [plan.blend_columns is None for plan in plans]
+        self.everywhere = torch.tensor(without).to(backbone.device)
         self.reader.columns = matrices.to(backbone.device)
         # The conditional half of a batch [sources, targets, sources, targets].
         self.reader.rows = slice(2 * count, None)
@@ -62,7 +83,7 @@ class LocalBlend:
         self.total = maps if self.total is None else self.total + maps
 
     def mask(self) -> Tensor:
-        """bool [n, 1, h, w] on the latent's grid."""
+        """From the maps of the passes so far."""
         assert self.total is not None, "nothing was read yet"
         wide = resize(max_pool2d(self.total, 3, stride=1, padding=1), self.latent)
         peaks = wide.amax((1, 2, 3), keepdim=True).clamp_min(torch.finfo(wide.dtype).tiny)
@@ -70,25 +91,12 @@ class LocalBlend:
         return source | target | self.everywhere[:, None, None, None]
 
 
-def blend_sites(sites: Sequence[Site], latent: Size) -> tuple[Site, ...]:
-    """The text-reading layers of the resolution that is nearest to 16 x 16 cells."""
-    reading = [site for site in sites if site.reads_text]
-
-    def distance(factor: int) -> float:
-        grid = next(site for site in reading if site.factor == factor).grid(latent)
-        return abs(math.log(grid[0] * grid[1] / _CELLS))
-
-    nearest = min(sorted({site.factor for site in reading}), key=distance)
-    return tuple(site for site in reading if site.factor == nearest)
-
-
-def region(where: tuple[Tensor, float] | None, latent: Size) -> Tensor:
-    """bool [1, h, w]: latent positions where one of the heatmaps [n, H, W] reaches a threshold.
+def heatmap_mask(plan: EditPlan, latent: Size) -> Tensor:
+    """bool [1, h, w]: latent positions where one of the plan's heatmaps reaches its threshold.
 
     Without heatmaps, everywhere.
     """
-    if where is None:
+    if plan.heatmaps is None:
         return torch.ones(1, *latent, dtype=torch.bool)
-    heatmaps, threshold = where
-    cells = interpolate(heatmaps[None], latent, mode="area")[0]
-    return (cells >= threshold).any(0, keepdim=True)
+    cells = interpolate(plan.heatmaps[None], latent, mode="area")[0]
+    return (cells >= plan.threshold).any(0, keepdim=True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 import torch
 from PIL import Image
 from safetensors import SafetensorError
@@ -17,19 +21,87 @@ from safetensors.torch import load, save
 from torch import nn
 
 from pixalign.backbones import Backbone
-from pixalign.core.batching import BatchSize
 from pixalign.core.files import make_folder, write_bytes, write_json
+from pixalign.core.protocols import AlignmentModel
 from pixalign.editing.inversion import Inversion, InversionSettings, invert_pictures
 from pixalign.pictures.reading import to_pixels
 
 _FORMAT = 1
 _SAMPLES = 64  # numbers of each weight that tell models apart
+_OURS = re.compile(r"[0-9a-f]{64}\.(json|safetensors)")
 
 
-def default_folder() -> Path:
-    """Where inversions are kept unless told otherwise: in the user's cache."""
-    named = os.environ.get("XDG_CACHE_HOME")
-    return (Path(named) if named else Path.home() / ".cache") / "pixalign" / "inversions"
+@dataclass(frozen=True)
+class InversionCache:
+    """A folder of inversions; when it holds more than ``max_bytes``, those unused longest go."""
+
+    folder: Path
+    max_bytes: int | None = 2 * 2**30
+
+    @classmethod
+    def of(
+        cls, cache: bool | str | os.PathLike[str] | InversionCache | None
+    ) -> InversionCache | None:
+        """The cache that is named: True is the user's cache folder, None and False are none."""
+        if cache is None or cache is False or isinstance(cache, InversionCache):
+            return cache or None
+        default = platformdirs.user_cache_path("pixalign") / "inversions"
+        return cls(default if cache is True else Path(cache))
+
+    def write(self, key: str, inversion: Inversion) -> None:
+        """Write KEY.safetensors, and KEY.json, which vouches for it."""
+        folder = make_folder(self.folder)
+        tensors = {"noise": inversion.noise.contiguous()}
+        if inversion.unconditional is not None:
+            tensors["unconditional"] = inversion.unconditional.contiguous()
+        data = save(tensors)
+        write_bytes(folder / f"{key}.safetensors", data)
+        record = {
+            "prompt": inversion.prompt,
+            "settings": asdict(inversion.settings),
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
+        write_json(folder / f"{key}.json", record)
+
+    def read(self, key: str, prompt: str, settings: InversionSettings) -> Inversion | None:
+        """The inversion of that key; None where there is none, or a damaged one."""
+        description, data = (self.folder / f"{key}.{end}" for end in ("json", "safetensors"))
+        if not description.is_file() and not data.is_file():
+            return None
+        try:
+            record = json.loads(description.read_text(encoding="utf-8"))
+            content = data.read_bytes()
+            if hashlib.sha256(content).hexdigest() != record["sha256"]:
+                raise ValueError("its content is not what was written")
+            tensors = load(content)
+            for path in (description, data):
+                os.utime(path)  # used just now
+            return Inversion(prompt, settings, tensors["noise"], tensors.get("unconditional"))
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            warnings.warn(
+                f"the kept inversion {str(data)!r} is damaged ({error}); it is made anew",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return None
+
+    def shrink(self) -> None:
+        """Remove the inversions that were used longest ago, until the others fit."""
+        if self.max_bytes is None:
+            return
+        known: dict[Path, os.stat_result] = {}
+        for path in self.folder.iterdir():
+            with suppress(FileNotFoundError):  # another process removes them too
+                if _OURS.fullmatch(path.name):
+                    known[path] = path.stat()
+        left = sum(stat.st_size for stat in known.values())
+        for path in sorted(known, key=lambda path: (known[path].st_mtime_ns, path.name)):
+            if left <= self.max_bytes:
+                break
+            for other in (path, path.with_suffix(".json"), path.with_suffix(".safetensors")):
+                if other in known:
+                    left -= known.pop(other).st_size
+                    other.unlink(missing_ok=True)
 
 
 def inversion_keys(
@@ -37,7 +109,7 @@ def inversion_keys(
     pictures: Sequence[Image.Image],
     prompts: Sequence[str],
     settings: InversionSettings,
-    model: str | None = None,
+    name: str | None = None,
 ) -> list[str]:
     """The SHA-256 of all that each inversion depends on: pixels, size, prompt, settings, model.
 
@@ -50,8 +122,8 @@ def inversion_keys(
     steps = backbone.schedule.path(settings.steps).steps
     values = {
         "format": _FORMAT,
-        "settings": settings.to_dict(),
-        "model": {"name": model, **backbone.record(), "device": None},
+        "settings": asdict(settings),
+        "model": {"name": name, **backbone.record(), "device": None},
         "weights": weights,
         "path": [part.tolist() for part in (steps.time, steps.alpha, steps.sigma)],
     }
@@ -79,80 +151,37 @@ def _weights(backbone: Backbone) -> str | None:
     return digest.hexdigest()
 
 
-def cached_inversions(
-    folder: str | os.PathLike[str] | None,
-    backbone: Backbone,
+def inversions_of(
+    model: AlignmentModel,
     pictures: Sequence[Image.Image],
     prompts: Sequence[str],
     settings: InversionSettings,
-    *,
-    model: str | None = None,
-    batch_size: BatchSize | None = None,
-    progress: bool = False,
+    cache: InversionCache | None = None,
 ) -> list[Inversion]:
     """Inversions of pictures of one size, at which the model sees them, with a prompt each.
 
-    Those that the folder holds are read, the others made together and kept there; None keeps
-    nothing, nor does a model whose weights cannot be seen. A damaged file is made anew, with a
-    warning.
+    Those that the cache holds are read, the others made together and kept there. A model whose
+    weights cannot be seen keeps nothing. A damaged file is made anew, with a warning.
     """
     keys: list[str] = []
-    if folder is not None and pictures:
-        keys = inversion_keys(backbone, pictures, prompts, settings, model)
-    found: dict[int, Inversion | None] = {}
-    if folder is not None:
-        for row, key in enumerate(keys):
-            found[row] = read_inversion(Path(folder), key, prompts[row], settings)
-    missing = [row for row in range(len(pictures)) if found.get(row) is None]
+    if cache is not None and pictures:
+        keys = inversion_keys(model.backbone, pictures, prompts, settings, model.name)
+    known: dict[int, Inversion] = {}
+    for row, key in enumerate(keys):
+        kept = None if cache is None else cache.read(key, prompts[row], settings)
+        if kept is not None:
+            known[row] = kept
+    missing = [row for row in range(len(pictures)) if row not in known]
     if missing:
         size = pictures[0].height, pictures[0].width
         pixels = torch.cat([to_pixels(pictures[row], size) for row in missing])
         texts = [prompts[row] for row in missing]
-        made = invert_pictures(backbone, pixels, texts, settings, batch_size, progress)
-        found.update(zip(missing, made, strict=True))
-        if folder is not None and keys:
-            for row, inversion in zip(missing, made, strict=True):
-                write_inversion(make_folder(folder), keys[row], inversion)
-    return [one for row in range(len(pictures)) if (one := found[row]) is not None]
-
-
-def write_inversion(folder: Path, key: str, inversion: Inversion) -> None:
-    """Write KEY.safetensors, and KEY.json, which vouches for it."""
-    tensors = {"noise": inversion.noise.contiguous()}
-    if inversion.unconditional is not None:
-        tensors["unconditional"] = inversion.unconditional.contiguous()
-    data = save(tensors)
-    write_bytes(folder / f"{key}.safetensors", data)
-    record = {
-        "prompt": inversion.prompt,
-        "settings": inversion.settings.to_dict(),
-        "figures": {
-            name: value if np.isfinite(value) else None for name, value in inversion.figures.items()
-        },
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
-    write_json(folder / f"{key}.json", record)
-
-
-def read_inversion(
-    folder: Path, key: str, prompt: str, settings: InversionSettings
-) -> Inversion | None:
-    """The inversion of that key; None where there is none, or a damaged one."""
-    description, data = folder / f"{key}.json", folder / f"{key}.safetensors"
-    if not description.is_file() and not data.is_file():
-        return None
-    try:
-        record = json.loads(description.read_text(encoding="utf-8"))
-        content = data.read_bytes()
-        if hashlib.sha256(content).hexdigest() != record["sha256"]:
-            raise ValueError("its content is not what was written")
-        tensors = load(content)
-        figures = {name: float("inf" if v is None else v) for name, v in record["figures"].items()}
-        return Inversion(prompt, settings, tensors["noise"], tensors.get("unconditional"), figures)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        warnings.warn(
-            f"the kept inversion {str(data)!r} is damaged ({error}); it is made anew",
-            RuntimeWarning,
-            stacklevel=4,
+        made = invert_pictures(
+            model.backbone, pixels, texts, settings, model.batch_size, model.progress
         )
-        return None
+        known.update(zip(missing, made, strict=True))
+        if cache is not None and keys:
+            for row in missing:
+                cache.write(keys[row], known[row])
+            cache.shrink()
+    return [known[row] for row in range(len(pictures))]

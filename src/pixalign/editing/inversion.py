@@ -7,10 +7,8 @@ which it does.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,13 +19,10 @@ from pixalign.core.batching import BatchSize
 from pixalign.core.checks import check_choice
 from pixalign.core.progress import Progress
 from pixalign.core.values import TextCondition
-from pixalign.diffusion.sampling import guided, outputs
+from pixalign.diffusion.sampling import GuidedOutput, guided, outputs, repeated, sample
 from pixalign.diffusion.schedule import SamplingPath
-from pixalign.editing.walking import invert, quiet, repeated, sample
 
-METHODS = ("null-text", "ddim")
-# Adam's published constants.
-_FADING, _FADING_SQUARES, _EPSILON = 0.9, 0.999, 1e-8
+INVERSIONS = ("null-text", "ddim")
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class InversionSettings:
     growth: float = 2e-5
 
     def __post_init__(self) -> None:
-        check_choice("inversion", self.method, METHODS)
+        check_choice("inversion", self.method, INVERSIONS)
         if self.inner_steps < 1:
             raise ValueError(f"inner_steps is {self.inner_steps}; allowed: 1 or more")
         for name in ("rate", "tolerance", "growth"):
@@ -56,12 +51,8 @@ class InversionSettings:
 
     def at(self, index: int) -> tuple[float, float]:
         """Adam's rate at a step, and the loss below which a picture is done."""
-        place = index * 50 / self.steps
-        return self.rate * (1 - place / 100), self.tolerance + place * self.growth
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values by name."""
-        return dataclasses.asdict(self)
+        share = index * 50 / self.steps
+        return self.rate * (1 - share / 100), self.tolerance + share * self.growth
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,24 +60,69 @@ class Inversion:
     """The way to a picture: its noise and, for every step, what guidance leads away from.
 
     ``noise`` float32 [1, C, h, w]; ``unconditional`` float32 [T, L, D], or None for the model's
-    own. ``figures`` are the reconstruction's distances, PSNR in dB: "psnr" from the picture,
-    "psnr_vae" from what the VAE alone makes of it, and "vae" of that from the picture.
+    own.
     """
 
     prompt: str
     settings: InversionSettings
     noise: Tensor
     unconditional: Tensor | None
-    figures: Mapping[str, float]
 
-    def reconstruct(self, backbone: Backbone) -> Tensor:
-        """The picture, float32 [1, 3, H, W] in [0, 1], that the way leads to."""
-        own = None if self.unconditional is None else self.unconditional[:, None]
-        texts = backbone.encode_text([self.prompt])
-        path = backbone.schedule.path(self.settings.steps)
-        noise = self.noise.to(backbone.device)
-        latents = sample(backbone, noise, texts, path, self.settings.guidance, own)
-        return backbone.decode_latents(latents)
+
+def invert_pictures(
+    backbone: Backbone,
+    pixels: Tensor,
+    prompts: Sequence[str],
+    settings: InversionSettings,
+    batch_size: BatchSize | None = None,
+    progress: bool = False,
+) -> list[Inversion]:
+    """Invert pictures float32 [B, 3, H, W] in [-1, 1] with a prompt each, all together."""
+    limits = batch_size or BatchSize()
+    path = backbone.schedule.path(settings.steps)
+    texts = backbone.encode_text(list(prompts))
+    latents = torch.cat([backbone.encode_image(picture[None]) for picture in pixels])
+    passes = len(pixels) * settings.steps
+    with Progress(passes, "invert", progress, "step") as bar:
+        trajectory = ddim_trajectory(backbone, latents, texts, path, limits, bar)
+    embeds = None
+    if settings.method == "null-text":
+        with Progress(passes, "null-text", progress, "step") as bar:
+            embeds = null_text(backbone, trajectory, texts, path, settings, limits, bar)
+    return [
+        Inversion(
+            prompt=prompt,
+            settings=settings,
+            noise=trajectory[0, row, None].cpu(),
+            unconditional=None if embeds is None else embeds[:, row].cpu(),
+        )
+        for row, prompt in enumerate(prompts)
+    ]
+
+
+def ddim_trajectory(
+    backbone: Backbone,
+    latents: Tensor,
+    texts: TextCondition,
+    path: SamplingPath,
+    batch_size: BatchSize | None = None,
+    bar: Progress | None = None,
+) -> Tensor:
+    """Up the path from pictures' latents [B, C, h, w] under texts [B], without guidance.
+
+    The trajectory float32 [T + 1, B, C, h, w]: [i] is where step i begins, [T] the pictures.
+    """
+    trajectory, limits = [latents], batch_size or BatchSize()
+
+    def output(index: int, z: Tensor) -> Tensor:
+        return outputs(backbone, z, path.at(index, len(z)), texts, limits)
+
+    def keep(index: int, z: Tensor) -> Tensor:
+        trajectory.append(z)
+        return z
+
+    sample(backbone, latents, path, output, after=keep, backwards=True, bar=bar)
+    return torch.stack(trajectory[::-1])
 
 
 def null_text(
@@ -103,88 +139,91 @@ def null_text(
     Each step begins with the embeddings of the one before and a fresh Adam, and where the guided
     steps so far have led. Pictures are independent of each other, however many go together.
     """
-    limits, bar = batch_size or BatchSize(), bar or quiet()
-    z, count = trajectory[0], trajectory.shape[1]
-    empty = backbone.unconditional()
-    embeds = repeated(empty, count).embeds.float()
-    found = []
+    limits = batch_size or BatchSize()
+    output = _FittedOutput(backbone, trajectory, texts, path, settings, limits)
     # A GPU's memory is small; a CPU's is large, and it is the slower one.
     checkpointing = backbone.device.type != "cpu"
     with gradients_to_inputs(backbone.denoiser, checkpointing=checkpointing):
-        for index in range(len(path)):
-            steps = path.at(index, count)
-            towards = outputs(backbone, z, steps, texts, limits)
-            wanted = trajectory[index + 1]
-            step = _Step(backbone, empty, path, index, settings, z, towards, wanted)
-            embeds = step.fitted(embeds, limits)
-            found.append(embeds)
-            away = outputs(backbone, z, steps, repeated(empty, count, embeds), limits)
-            moved = guided(towards, away, settings.guidance)
-            z = path.advance(backbone.objective, moved, z, index)
-            bar.advance(count)
-    return torch.stack(found)
+        sample(backbone, trajectory[0], path, output, bar=bar)
+    return torch.stack(output.fitted)
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """One step of B pictures: from ``z``, with the conditional output, to where they should be."""
+class _FittedOutput:
+    """The guided output of B pictures whose "nothing" is fitted first; ``fitted`` keeps it."""
 
-    backbone: Backbone
-    empty: TextCondition
-    path: SamplingPath
-    index: int
-    settings: InversionSettings
-    z: Tensor
-    towards: Tensor
-    wanted: Tensor
+    def __init__(
+        self,
+        backbone: Backbone,
+        trajectory: Tensor,
+        texts: TextCondition,
+        path: SamplingPath,
+        settings: InversionSettings,
+        batch_size: BatchSize,
+    ) -> None:
+        self.backbone, self.trajectory, self.texts, self.path = backbone, trajectory, texts, path
+        self.settings, self.batch_size = settings, batch_size
+        self.empty = backbone.unconditional()
+        self.embeds = self.empty.repeated(trajectory.shape[1]).embeds.float()
+        self.fitted: list[Tensor] = []  # [B, L, D] a step
 
-    def fitted(self, embeds: Tensor, batch_size: BatchSize) -> Tensor:
-        """Embeddings [B, L, D] that lead there better, in as few batches as memory allows."""
-        found = embeds.clone()
-        done = 0
+    def __call__(self, index: int, z: Tensor) -> Tensor:
+        """Fit, note and go on with what was fitted."""
+        steps = self.path.at(index, len(z))
+        towards = outputs(self.backbone, z, steps, self.texts, self.batch_size)
+        embeds = self.embeds.clone()
 
-        def work(size: int) -> None:
-            nonlocal done
-            while done < len(embeds):
-                rows = torch.arange(done, min(done + size, len(embeds)), device=embeds.device)
-                found[rows] = self._optimised(embeds[rows], rows)
-                done += len(rows)
+        def work(first: int, last: int) -> None:
+            rows = torch.arange(first, last, device=z.device)
+            embeds[first:last] = self._optimised(index, z[rows], towards[rows], rows)
 
-        batch_size.attempt(self.z, len(embeds), "null-text", work)
-        return found
+        self.batch_size.each(z, len(z), "null-text", work)
+        self.embeds = embeds
+        self.fitted.append(embeds)
+        nothing = repeated(self.empty, len(z), embeds)
+        away = outputs(self.backbone, z, steps, nothing, self.batch_size)
+        return guided(towards, away, self.settings.guidance)
 
-    def _optimised(self, embeds: Tensor, rows: Tensor) -> Tensor:
-        """Adam on each picture's embeddings until its loss is small or the steps are used up."""
-        rate, bound = self.settings.at(self.index)
-        best = embeds.clone()
-        mean, squares = torch.zeros_like(best), torch.zeros_like(best)
-        going = torch.arange(len(best), device=best.device)
-        for count in range(1, self.settings.inner_steps + 1):
-            losses, gradient = self._losses(best[going], rows[going])
-            mean[going] = _FADING * mean[going] + (1 - _FADING) * gradient
-            squares[going] = (
-                _FADING_SQUARES * squares[going] + (1 - _FADING_SQUARES) * gradient.square()
-            )
-            size = (squares[going] / (1 - _FADING_SQUARES**count)).sqrt() + _EPSILON
-            best[going] -= rate * mean[going] / (1 - _FADING**count) / size
-            going = going[losses >= bound]
-            if not len(going):
-                break
-        return best
+    def _optimised(self, index: int, z: Tensor, towards: Tensor, rows: Tensor) -> Tensor:
+        """Adam on each picture's embeddings until its loss is small or the steps are used up.
 
-    def _losses(self, embeds: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean squared distances [b] from where the rows should be, and gradients [b, L, D]."""
-        z = self.z[rows]
-        with torch.enable_grad():
-            free = embeds.detach().requires_grad_()
-            text = repeated(self.empty, len(rows), free)
-            away = self.backbone.output(z, self.path.at(self.index, len(rows)), text)
-            moved = guided(self.towards[rows], away, self.settings.guidance)
-            there = self.path.advance(self.backbone.objective, moved, z, self.index)
-            squares = (there - self.wanted[rows]).square().flatten(1)
+        A parameter a picture: one that is done has no gradient, so that Adam leaves it alone.
+        """
+        rate, bound = self.settings.at(index)
+        wanted = self.trajectory[index + 1][rows]
+        free = [self.embeds[row].clone().requires_grad_() for row in rows.tolist()]
+        optimizer = torch.optim.Adam(free, lr=rate)
+        going = list(range(len(free)))
+        for _ in range(self.settings.inner_steps):
+            text = repeated(self.empty, len(going), torch.stack([free[row] for row in going]))
+            away = self.backbone.output(z[going], self.path.at(index, len(going)), text)
+            moved = guided(towards[going], away, self.settings.guidance)
+            there = self.path.advance(self.backbone.objective, moved, z[going], index)
+            squares = (there - wanted[going]).square().flatten(1)
             # The sum, not the mean: half precision would lose the mean's small gradients.
-            (gradient,) = torch.autograd.grad(squares.sum(), free)
-        return squares.detach().mean(1), gradient / squares.shape[1]
+            gradients = torch.autograd.grad(squares.sum(), [free[row] for row in going])
+            optimizer.zero_grad()
+            for row, gradient in zip(going, gradients, strict=True):
+                free[row].grad = gradient / squares.shape[1]
+            optimizer.step()
+            losses = squares.detach().mean(1).tolist()
+            going = [row for row, loss in zip(going, losses, strict=True) if loss >= bound]
+            if not going:
+                break
+        return torch.stack(free).detach()
+
+
+def reconstruct(
+    backbone: Backbone, inversions: Sequence[Inversion], batch_size: BatchSize | None = None
+) -> Tensor:
+    """The pictures float32 [B, 3, H, W] in [0, 1] to which inversions of one kind lead."""
+    settings, limits = inversions[0].settings, batch_size or BatchSize()
+    path = backbone.schedule.path(settings.steps)
+    texts = backbone.encode_text([inversion.prompt for inversion in inversions])
+    known = [own.unconditional for own in inversions if own.unconditional is not None]
+    own = torch.stack(known, 1).__getitem__ if known else None
+    output = GuidedOutput(backbone, path, texts, settings.guidance, limits, own)
+    noise = torch.cat([inversion.noise for inversion in inversions]).to(backbone.device)
+    return backbone.decode_latents(sample(backbone, noise, path, output))
 
 
 def psnr(pictures: Tensor, others: Tensor) -> Tensor:
@@ -193,46 +232,15 @@ def psnr(pictures: Tensor, others: Tensor) -> Tensor:
     return -10 * errors.log10()
 
 
-def invert_pictures(
-    backbone: Backbone,
-    pixels: Tensor,
-    prompts: Sequence[str],
-    settings: InversionSettings,
-    batch_size: BatchSize | None = None,
-    progress: bool = False,
-) -> list[Inversion]:
-    """Invert pictures float32 [B, 3, H, W] in [-1, 1] with a prompt each, all together."""
-    limits = batch_size or BatchSize()
-    path = backbone.schedule.path(settings.steps)
-    texts = backbone.encode_text(list(prompts))
-    latents = torch.cat([backbone.encode_image(one[None]) for one in pixels])
-    passes = len(pixels) * settings.steps
-    with Progress(passes, "invert", progress, "step") as bar:
-        trajectory = invert(backbone, latents, texts, path, limits, bar)
-    found = None
-    if settings.method == "null-text":
-        with Progress(passes, "null-text", progress, "step") as bar:
-            found = null_text(backbone, trajectory, texts, path, settings, limits, bar)
-    again = sample(backbone, trajectory[0], texts, path, settings.guidance, found, limits)
-    known = distances(backbone, pixels, latents, backbone.decode_latents(again))
-    return [
-        Inversion(
-            prompt=prompt,
-            settings=settings,
-            noise=trajectory[0, row, None].cpu(),
-            unconditional=None if found is None else found[:, row].cpu(),
-            figures=figures,
-        )
-        for row, (prompt, figures) in enumerate(zip(prompts, known, strict=True))
-    ]
-
-
-def distances(
-    backbone: Backbone, pixels: Tensor, latents: Tensor, made: Tensor
+def reconstruction_figures(
+    backbone: Backbone, pixels: Tensor, made: Tensor
 ) -> list[dict[str, float]]:
-    """The figures of reconstructions [B, 3, H, W] in [0, 1] of pictures in [-1, 1]."""
+    """How close reconstructions [B, 3, H, W] in [0, 1] come to pictures in [-1, 1], PSNR in dB.
+
+    "psnr" from the picture, "psnr_vae" from what the VAE alone makes of it, and "vae" of that from
+    the picture.
+    """
+    latents = torch.cat([backbone.encode_image(picture[None]) for picture in pixels])
     pictures, vae = pixels.to(made) / 2 + 0.5, backbone.decode_latents(latents)
-    found = {"psnr": psnr(made, pictures), "psnr_vae": psnr(made, vae), "vae": psnr(vae, pictures)}
-    return [
-        {name: float(values[row]) for name, values in found.items()} for row in range(len(made))
-    ]
+    values = {"psnr": psnr(made, pictures), "psnr_vae": psnr(made, vae), "vae": psnr(vae, pictures)}
+    return [{name: float(each[row]) for name, each in values.items()} for row in range(len(made))]

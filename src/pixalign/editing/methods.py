@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from pixalign.core.maps import minmax
-from pixalign.core.protocols import AlignmentModel as Aligner
-from pixalign.core.values import Phrase, Size, TokenSpans
-from pixalign.methods import METHODS as METHODS_
-from pixalign.methods import Method
-from pixalign.text.pairing import Pairing
-from pixalign.text.prompts import Span, head_noun, occurrences_of
-
-# Where each method's heatmaps come from; Prompt-to-Prompt has none.
-METHODS: dict[str, Callable[[Aligner], Aligner | Method] | None] = {
-    "elbo": lambda aligner: METHODS_["elbo"](aligner),
-    "diffsegmenter": lambda aligner: METHODS_["diffsegmenter"](aligner),
-    "ptp": None,
-}
+from pixalign.core.values import Size, TokenSpans
+from pixalign.text.pairing import Columns, Pairing
 
 
 class PromptToPrompt:
@@ -44,7 +33,7 @@ class PromptToPrompt:
         return blend * (source @ self.matrix.to(source)) + (1 - blend) * target
 
 
-class Calibrated(PromptToPrompt):
+class HeatmapInjection(PromptToPrompt):
     """As Prompt-to-Prompt, but words that took others' place attend where a heatmap says.
 
     The heatmap of the words that stood there, on the layer's grid, is mapped affinely to the range
@@ -64,13 +53,13 @@ class Calibrated(PromptToPrompt):
         self._writing = torch.zeros(len(parts), most, length)
         size = next((tuple(given.shape[1:]) for given in heatmaps if given is not None), (1, 1))
         self._heatmaps = torch.zeros(len(parts), most, *size)
-        for row, found in enumerate(parts):
-            ours = tuple(columns for columns, _, _ in found)
-            spans = TokenSpans("", tuple(range(len(found))), ours, length)
+        for row, written in enumerate(parts):
+            ours = tuple(columns for columns, _, _ in written)
+            spans = TokenSpans("", tuple(range(len(written))), ours, length)
             self._reading[row] = spans.averaging_matrix(most)
-            for place, (_, theirs, heatmap) in enumerate(found):
-                self._writing[row, place, list(theirs)] = 1
-                self._heatmaps[row, place] = heatmap
+            for part, (_, theirs, heatmap) in enumerate(written):
+                self._writing[row, part, list(theirs)] = 1
+                self._heatmaps[row, part] = heatmap
         self._reading, self._writing = self._reading.to(device), self._writing.to(device)
         self._on_grid: dict[Size, Tensor] = {}
 
@@ -91,9 +80,7 @@ class Calibrated(PromptToPrompt):
         return self._on_grid[grid]
 
 
-def _parts(
-    pairing: Pairing, heatmaps: Tensor | None
-) -> list[tuple[tuple[int, ...], tuple[int, ...], Tensor]]:
+def _parts(pairing: Pairing, heatmaps: Tensor | None) -> list[tuple[Columns, Columns, Tensor]]:
     """(source columns, target columns, heatmap [H, W]) of each change in each text stream."""
     if heatmaps is None:
         return []
@@ -102,39 +89,3 @@ def _parts(
         for change, heatmap in zip(pairing.changes, heatmaps, strict=True)
         for ours, theirs in change.columns
     ]
-
-
-def classes_of(pairing: Pairing, entities: Sequence[str]) -> tuple[list[Phrase], list[int]]:
-    """The classes to align with the source picture, and which of them each change is of.
-
-    An entity that holds the changed words stands for them, or they for themselves; such a class
-    looks where its head noun does. The entities that do not change are there for the comparison,
-    but those that are a part of changed words.
-    """
-    owners: list[str] = []
-    found: dict[str, Phrase] = {}  # by phrase, in any case
-    for change in pairing.changes:
-        around = [
-            one
-            for one in entities
-            if any(_within(change.span, place) for place in occurrences_of(one, pairing.source))
-        ]
-        phrase = around[0] if around else change.source
-        head = head_noun(phrase) or (0, len(phrase))
-        owners.append(phrase.casefold())
-        found.setdefault(owners[-1], Phrase(phrase[slice(*head)], phrase))
-    spans = [change.span for change in pairing.changes]
-    for entity in entities:
-        places = occurrences_of(entity, pairing.source)
-        if not places or not all(any(_within(place, span) for span in spans) for place in places):
-            found.setdefault(entity.casefold(), Phrase(entity))
-    nouns = [one.name.casefold() for one in found.values()]
-    classes = [
-        one if nouns.count(one.name.casefold()) == 1 else Phrase(one.phrase)
-        for one in found.values()
-    ]
-    return classes, [list(found).index(owner) for owner in owners]
-
-
-def _within(inner: Span, outer: Span) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]

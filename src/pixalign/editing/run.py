@@ -1,179 +1,276 @@
-"""`pixalign.edit`: a picture changed by changing words of its prompt."""
+"""`Model.edit`: a picture changed by changing words of its prompt."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 
+from pixalign.attention.writing import AttentionWriter
 from pixalign.backbones import Backbone
+from pixalign.core.batching import BatchSize
 from pixalign.core.progress import Progress
-from pixalign.core.protocols import AlignmentModel as Aligner
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Size
-from pixalign.diffusion.sampling import picture_size, to_pictures
-from pixalign.editing.drawing import EditSettings, draw_pairs
-from pixalign.editing.inversion import InversionSettings, distances
-from pixalign.editing.preparing import Seen, Start, Task, begin, finder, look, to_pair
+from pixalign.diffusion.sampling import GuidedOutput, picture_size, sample, to_pictures
+from pixalign.editing.blending import AttentionBlend, Blend, heatmap_mask
+from pixalign.editing.cache import InversionCache
+from pixalign.editing.inversion import InversionSettings, reconstruction_figures
+from pixalign.editing.methods import HeatmapInjection, PromptToPrompt
+from pixalign.editing.plan import EditPlan, plan_edits
+from pixalign.editing.request import EditRequest, EditSettings, read_requests
 from pixalign.editing.result import Edit
-from pixalign.pictures.reading import ImageLike, model_size, read_image, to_pixels
+from pixalign.pictures.reading import model_size, to_pixels
+
+_ROWS = 4  # of a batch for each pair: source and target, without and with their texts
 
 
 def edit(
-    model: Any,
-    image: ImageLike | None,
-    source: str,
-    target: str,
+    model: AlignmentModel,
+    image: Any,
+    source: str | Sequence[str],
+    target: str | Sequence[str],
     *,
     method: str = "elbo",
-    inversion: str = "null-text",
-    seed: int = 0,
+    inversion: str | InversionSettings = "null-text",
+    seed: int | Sequence[int] = 0,
     steps: int = 50,
     guidance: float | None = None,
     cross_replace: float = 0.8,
     self_replace: float = 0.4,
     blend: str | None = "attention",
-    blend_words: tuple[str, str] | None = None,
-    weights: Mapping[str, float] | None = None,
-    entities: Sequence[str] | None = None,
-    cache: str | os.PathLike[str] | None = "auto",
+    blend_words: Any = None,
+    weights: Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
+    entities: Sequence[str] | Sequence[Sequence[str]] | None = None,
+    cache: bool | str | os.PathLike[str] | InversionCache | None = None,
     size: Size | None = None,
-) -> Edit:
+) -> Any:
     """Change a picture that the source prompt describes into what the target prompt says.
 
-    Without an image, the one that the model draws from ``seed``. ``model`` is a hub id, a folder,
-    "lab:NAME", a loaded pipeline, an `Aligner`, or None for the embedded model. ``method`` says
-    where new words attend: "ptp" where the words they replace do, "elbo" and "diffsegmenter" where
-    that method's heatmap of these says; ``entities`` of the source prompt take part in its
-    calibration. ``inversion`` finds the picture's noise, by "null-text" or "ddim"; it is kept in
-    the folder ``cache`` ("auto" is the user's cache, None keeps nothing). ``weights`` are factors
-    of target words. For the others see `EditSettings` and `Task`. ``size`` (height, width) is by
-    default the model's own area in the picture's shape.
+    Gives an `Edit`; lists of images, sources, targets or seeds give a list, and what is no list is
+    the same for all.
+    Each edit is what it would be alone, up to rounding. Without an image (None), it is the one that
+    the model draws from ``seed``. ``method`` says where new words attend: "ptp" where the words
+    they replace do, "elbo" and "diffsegmenter" where that method's heatmap of these says;
+    ``entities`` of the source prompt take part in its calibration. ``inversion`` finds the
+    picture's noise, by "null-text" or "ddim"; ``cache`` keeps it in a folder, or with True in the
+    user's cache folder, of at most 2 GiB. ``weights`` are factors of target words,
+    ``blend_words`` a pair (source words, target words). For the others see `EditSettings`.
+    ``size`` (height, width) is by default the model's own area in the picture's shape.
     """
-    if isinstance(entities, str):
-        raise ValueError(f"entities is {entities!r}; give a list, such as ['dog', 'red car']")
-    # What needs no model is checked before one is loaded.
-    how = InversionSettings(inversion, steps)
+    requests, many = read_requests(image, source, target, seed, entities, weights, blend_words)
+    backbone: Backbone = model.backbone
     settings = EditSettings(
         method=method,
         steps=steps,
+        guidance=backbone.guidance if guidance is None else guidance,
         cross_replace=cross_replace,
         self_replace=self_replace,
         blend=blend,
     )
-    picture = None if image is None else read_image(image)
-    aligner = model
-    backbone = aligner.backbone
-    settings = dataclasses.replace(
-        settings, guidance=backbone.guidance if guidance is None else guidance
-    )
-    if picture is not None and size is None:
-        shape = (picture.height, picture.width)
-        size = model_size(
-            shape, "keep", backbone.native_size, backbone.size_multiple, backbone.largest_side
-        )
-    task = Task(source, target, picture, seed, tuple(entities or ()), weights, blend_words)
-    done = edit_many([task], aligner, settings, inversion=how.method, cache=cache, size=size)[0]
-    name = os.fspath(image) if isinstance(image, str | os.PathLike) else None
-    return dataclasses.replace(done, provenance={"source": name, **done.provenance})
-
-
-def edit_many(
-    tasks: Sequence[Task],
-    aligner: Aligner,
-    settings: EditSettings,
-    *,
-    inversion: str | InversionSettings = "null-text",
-    cache: str | os.PathLike[str] | None = "auto",
-    size: Size | None = None,
-) -> list[Edit]:
-    """Edit several pictures of one size, by default the model's own, in batches.
-
-    Each edit is what it would be alone, up to rounding. ``inversion`` is a method's name, or its
-    settings, which must have the edit's steps and guidance.
-    """
-    if isinstance(inversion, str):
-        inversion = InversionSettings(inversion, settings.steps, settings.guidance)
-    elif (inversion.steps, inversion.guidance) != (settings.steps, settings.guidance):
-        raise ValueError(
-            f"the inversion takes {inversion.steps} steps with guidance {inversion.guidance}, the "
-            f"edit {settings.steps} with {settings.guidance}; they must agree"
-        )
-    if not tasks:
-        return []
-    backbone, batch_size = aligner.backbone, aligner.batch_size
-    where = picture_size(backbone, size)
-    backbone.schedule.path(settings.steps)  # names a number of steps that is not allowed
-    find = finder(aligner, settings)
+    how = InversionSettings(inversion) if isinstance(inversion, str) else inversion
+    how = dataclasses.replace(how, steps=steps, guidance=settings.guidance)
+    kept = InversionCache.of(cache)
+    backbone.schedule.path(steps)  # names a number of steps that is not allowed
+    by_size: dict[Size, list[int]] = {}
+    for row, request in enumerate(requests):
+        by_size.setdefault(_size(backbone, request, size), []).append(row)
+    edits: dict[int, Edit] = {}
     try:
-        starts = begin(tasks, aligner, inversion, cache, where)
-        seen = look(find, starts, aligner, settings)
-        pairs = [to_pair(*both, settings) for both in zip(starts, seen, strict=True)]
-        with Progress(len(tasks) * settings.steps, "edit", aligner.progress, "step") as bar:
-            ends = draw_pairs(backbone, pairs, settings, batch_size, bar)
-        pixels = [backbone.decode_latents(latents) for latents in ends]
-        figures = _figures(backbone, starts, pixels[0])
+        for where, rows in by_size.items():
+            plans = plan_edits(model, [requests[row] for row in rows], settings, how, kept, where)
+            made = _results(model, plans, settings, how, kept)
+            edits.update(zip(rows, made, strict=True))
     finally:
         backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
+    ordered = [edits[row] for row in range(len(requests))]
+    return ordered if many else ordered[0]
+
+
+def _size(backbone: Backbone, request: EditRequest, size: Size | None) -> Size:
+    """(height, width) at which a picture is edited."""
+    if size is not None or request.picture is None:
+        return picture_size(backbone, size)
+    shape = (request.picture.height, request.picture.width)
+    native, multiple = backbone.native_size, backbone.size_multiple
+    return model_size(shape, "keep", native, multiple, backbone.largest_side)
+
+
+def draw_plans(
+    backbone: Backbone,
+    plans: Sequence[EditPlan],
+    settings: EditSettings,
+    batch_size: BatchSize,
+    bar: Progress | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The latents [B, C, h, w] of all sources and of all targets, in batches of whole pairs."""
+    shape = (len(plans), *plans[0].noise.shape[1:])
+    ends = torch.empty(2, *shape, device=backbone.device)
+
+    def work(first: int, last: int) -> None:
+        done = 0
+
+        def step() -> None:
+            nonlocal done
+            done += last - first
+            if bar is not None:
+                bar.advance(last - first)
+
+        try:
+            ends[:, first:last] = _drawn(backbone, plans[first:last], settings, step)
+        except RuntimeError:
+            if bar is not None:
+                bar.advance(-done)  # a batch that failed begins anew
+            raise
+
+    batch_size.each(plans[0].noise, len(plans), "edit", work, rows=_ROWS)
+    return ends[0], ends[1]
+
+
+def _drawn(
+    backbone: Backbone, plans: Sequence[EditPlan], settings: EditSettings, step: Callable[[], None]
+) -> Tensor:
+    """Latents [2, n, C, h, w] of n sources and targets, drawn in one batch from the same noise.
+
+    The batch is [sources, targets] without their texts, then with them; sources write into targets.
+    """
+    count, device = len(plans), backbone.device
+    path = backbone.schedule.path(settings.steps)
+    noise = torch.cat([plan.noise for plan in plans]).to(device)
+    prompts = [plan.pairing.source for plan in plans] + [plan.pairing.target for plan in plans]
+    output = GuidedOutput(backbone, path, backbone.encode_text(prompts), settings.guidance)
+    output.unconditional = _unconditional(plans, output.empty.embeds[0].float())
+    writer = AttentionWriter(backbone.sites)
+    rows = [row for row, plan in enumerate(plans) if plan.pairing.differs]
+    writer.sources = torch.tensor(rows, dtype=torch.long, device=device) + 2 * count
+    writer.targets = writer.sources + count
+    text_edit = _text_edit([plans[row] for row in rows], settings, device)
+    coarse = frozenset(site for site in backbone.sites if site.factor >= settings.self_factor)
+    blend = _blend(backbone, plans, settings, (noise.shape[-2], noise.shape[-1]))
+
+    def before(index: int, z: Tensor) -> Tensor:
+        writer.replaced = coarse if settings.within(index, settings.self_replace) else frozenset()
+        writer.edit = text_edit if settings.within(index, settings.cross_replace) else None
+        return z
+
+    def after(index: int, z: Tensor) -> Tensor:
+        step()
+        if blend is None:
+            return z
+        blend.add()
+        return z if settings.within(index, settings.blend_start) else blend(z)
+
+    with ExitStack() as attached:
+        attached.enter_context(writer.attached(backbone.denoiser))
+        if blend is not None:
+            attached.enter_context(blend.attached(backbone))
+        z = sample(backbone, torch.cat([noise, noise]), path, output, before=before, after=after)
+    return torch.stack(z.chunk(2))
+
+
+def _unconditional(plans: Sequence[EditPlan], usual: Tensor) -> Callable[[int], Tensor]:
+    """The embeddings [2n, L, D] that guidance leads away from, of sources and targets alike."""
+
+    def at(index: int) -> Tensor:
+        embeds = [
+            usual if plan.unconditional is None else plan.unconditional[index].to(usual)
+            for plan in plans
+        ]
+        return torch.stack([*embeds, *embeds])
+
+    return at
+
+
+def _text_edit(
+    plans: Sequence[EditPlan], settings: EditSettings, device: torch.device
+) -> PromptToPrompt | None:
+    """What is written for the pairs that differ."""
+    pairings = [plan.pairing for plan in plans]
+    if settings.injects and any(plan.heatmaps is not None for plan in plans):
+        return HeatmapInjection(pairings, [plan.heatmaps for plan in plans], device)
+    return PromptToPrompt(pairings, device) if plans else None
+
+
+def _blend(
+    backbone: Backbone, plans: Sequence[EditPlan], settings: EditSettings, latent: Size
+) -> Blend | None:
+    """What keeps the rest as it is, if anything does."""
+    if settings.blend == "attention" and any(plan.blend_columns for plan in plans):
+        return AttentionBlend(backbone, plans, latent, settings.blend_threshold)
+    if settings.blend == "heatmap" and any(plan.heatmaps is not None for plan in plans):
+        masks = [heatmap_mask(plan, latent) for plan in plans]
+        return Blend(torch.stack(masks).to(backbone.device))
+    return None
+
+
+def _results(
+    model: AlignmentModel,
+    plans: Sequence[EditPlan],
+    settings: EditSettings,
+    inversion: InversionSettings,
+    cache: InversionCache | None,
+) -> list[Edit]:
+    """Draw the plans, decode what they lead to, and say how they came about."""
+    backbone: Backbone = model.backbone
+    with Progress(len(plans) * settings.steps, "edit", model.progress, "step") as bar:
+        ends = draw_plans(backbone, plans, settings, model.batch_size, bar)
+    pixels = [backbone.decode_latents(latents) for latents in ends]
     record = {
-        "settings": settings.to_dict(),
-        "inversion": inversion.to_dict(),
-        "model": aligner.record(),
+        "settings": dataclasses.asdict(settings),
+        "model": model.record(),
         "versions": versions(),
     }
-    drawn = zip(*map(to_pictures, pixels), strict=True)
-    return [
-        _result(start, alignment, pictures, distance, settings.method, record)
-        for start, alignment, pictures, distance in zip(starts, seen, drawn, figures, strict=True)
-    ]
-
-
-def _figures(backbone: Backbone, starts: Sequence[Start], made: Tensor) -> list[dict[str, float]]:
-    """How close the reconstructions [B, 3, H, W] come to the pictures that were given."""
-    found: list[dict[str, float]] = []
-    for start, one in zip(starts, made, strict=True):
-        if start.picture is None:
-            found.append({})
-            continue
-        pixels = to_pixels(start.picture, (start.picture.height, start.picture.width))
-        found += distances(backbone, pixels, backbone.encode_image(pixels), one[None])
-    return found
+    of_picture = {
+        "inversion": dataclasses.asdict(inversion),
+        "cache": None if cache is None else str(cache.folder),
+    }
+    edits = []
+    for plan, again, *pictures in zip(plans, pixels[0], *map(to_pictures, pixels), strict=True):
+        figures: dict[str, float] = {}
+        if plan.picture is not None:
+            given = to_pixels(plan.picture, (plan.picture.height, plan.picture.width))
+            (figures,) = reconstruction_figures(backbone, given, again[None])
+        about = of_picture if plan.picture is not None else dict.fromkeys(of_picture)
+        edits.append(_result(plan, pictures, figures, settings.method, {**record, **about}))
+    return edits
 
 
 def _result(
-    start: Start,
-    seen: Seen | None,
-    pictures: tuple[Image.Image, Image.Image],
+    plan: EditPlan,
+    pictures: Sequence[Image.Image],
     figures: Mapping[str, float],
     method: str,
     record: Mapping[str, Any],
 ) -> Edit:
-    pairing, (again, edited) = start.pairing, pictures
-    classes = None
-    if seen is not None:
-        scores = seen.alignment.scores.tolist()
-        classes = dict(zip(seen.alignment.classes, scores, strict=True))
+    request, pairing, alignment = plan.request, plan.pairing, plan.alignment
+    scores = None
+    if alignment is not None:
+        scores = dict(zip(alignment.classes, alignment.scores.tolist(), strict=True))
+    reconstruction, edited = pictures
     return Edit(
-        source=start.picture or again,
-        reconstruction=again,
+        source=plan.picture or reconstruction,
+        reconstruction=reconstruction,
         edited=edited,
         source_prompt=pairing.source,
         target_prompt=pairing.target,
         method=method,
         changes=tuple((change.source, change.target) for change in pairing.changes),
-        heatmaps=None if seen is None else seen.heatmaps.numpy(),
+        heatmaps=None if plan.heatmaps is None else plan.heatmaps.numpy(),
         figures=figures,
-        warnings=() if seen is None else seen.alignment.warnings,
+        warnings=() if alignment is None else alignment.warnings,
         provenance={
-            "seed": None if start.picture else start.task.seed,
-            "weights": dict(start.task.weights or {}),
-            "entities": list(start.task.entities),
-            "scores": classes,
+            "source": request.file,
+            "seed": None if plan.picture else request.seed,
+            "weights": dict(request.weights or {}),
+            "entities": list(request.entities),
+            "scores": scores,
             **record,
-            "inversion": record["inversion"] if start.picture else None,
         },
     )

@@ -1,11 +1,11 @@
 """Compositional generation: pictures in which everything that the prompt names is there."""
 
 from pixalign.generation.result import Generation
-from pixalign.generation.run import METHODS, entities_in, generate
+from pixalign.generation.run import GENERATION_METHODS, entities_in, generate
 from pixalign.text.entities import Entity, entities_of, given_entities, read_non_entities
 
 __all__ = [
-    "METHODS",
+    "GENERATION_METHODS",
     "Entity",
     "Generation",
     "entities_in",

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from pixalign.generation.drawing import Drawing
-from pixalign.generation.latents import STEP, Descent
+from pixalign.generation.gradient_methods import STEP, LatentOptimization
+from pixalign.generation.plan import GenerationPlan
 
 TARGETS = {0: 0.05, 10: 0.5, 20: 0.8}  # attention that refinement is to reach, by step of 50
 TRIES = 20  # moves of one refinement at most
@@ -16,7 +16,7 @@ _SHARPNESS = 100.0  # of the softmax over the tokens
 _SIGMA = 0.5  # cells
 
 
-class AttendExcite(Descent):
+class AttendExcite(LatentOptimization):
     """The latents move so that the least attended noun is attended to more.
 
     An entity's loss is 1 minus the highest attention to its noun, a picture's the largest of its
@@ -27,9 +27,9 @@ class AttendExcite(Descent):
 
     name = "attend-excite"
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__(drawing)
-        steps = len(drawing.path)
+    def __init__(self, plan: GenerationPlan) -> None:
+        super().__init__(plan)
+        steps = len(plan.path)
         self.targets = {round(index * steps / 50): target for index, target in TARGETS.items()}
         self.scales = torch.linspace(1.0, 0.5, steps, dtype=torch.float64).sqrt().tolist()
 
@@ -43,7 +43,7 @@ class AttendExcite(Descent):
         tokens = (_SHARPNESS * maps[1:-1]).softmax(0)
         nouns = [
             tokens[[column - 1 for column in columns.head]].mean(0)
-            for columns in self.drawing.columns[picture]
+            for columns in self.plan.columns[picture]
         ]
         return 1 - smoothed(torch.stack(nouns)).amax((1, 2))
 

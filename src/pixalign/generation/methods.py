@@ -1,4 +1,4 @@
-"""Plain sampling, and the paper's: alignment scores reweight the prompt at every step."""
+"""The base of all methods, plain sampling, and the paper's: scores reweight the prompt."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from pixalign.alignment.calibrate import alignment_scores
 from pixalign.backbones import Backbone
 from pixalign.core.values import TextCondition
 from pixalign.diffusion.objectives import to_epsilon
-from pixalign.diffusion.sampling import guided
-from pixalign.generation.drawing import Drawing
+from pixalign.diffusion.sampling import GuidedOutput, guided, outputs
+from pixalign.generation.plan import GenerationPlan
 from pixalign.text.entities import Entity
 from pixalign.text.weighting import weighted
 
 
-class Plain:
-    """Deterministic sampling with classifier-free guidance; the base of all methods.
+class GenerationMethod:
+    """Deterministic sampling with classifier-free guidance, in which a method may act.
 
-    A method may move the latents before a step (`before`), or choose another output (`output`).
+    It may move the latents before a step (`before`), or choose another output (`output`).
     ``weights`` and ``errors`` float32 [T, N], one tensor a picture, are what a method leaves of
     its entities: 1 and NaN where it did nothing.
     """
 
-    name: ClassVar[str] = "plain"
-    reads_entities: ClassVar[bool] = False
-    needs: ClassVar[str] = "nothing"  # of a prompt, to do anything
+    name: ClassVar[str]
+    reads_entities: ClassVar[bool] = True
+    needs: ClassVar[str]  # of a prompt, to do anything
 
-    def __init__(self, drawing: Drawing) -> None:
-        self.drawing = drawing
-        shapes = [(len(drawing.path), len(columns)) for columns in drawing.columns]
+    def __init__(self, plan: GenerationPlan) -> None:
+        self.plan = plan
+        self.guided_output = GuidedOutput(
+            plan.backbone, plan.path, plan.texts, plan.settings.guidance, plan.batch_size
+        )
+        shapes = [(len(plan.path), len(columns)) for columns in plan.columns]
         self.weights = [torch.ones(shape) for shape in shapes]
         self.errors = [torch.full(shape, torch.nan) for shape in shapes]
 
@@ -50,14 +53,19 @@ class Plain:
         return z
 
     def output(self, index: int, z: Tensor) -> Tensor:
-        """The guided output for latents [B, C, h, w]: both texts in one batch."""
-        drawing = self.drawing
-        text = TextCondition.concatenate([drawing.empty.repeated(len(z)), drawing.texts])
-        empty, full = drawing.ask(index, torch.cat([z, z]), text).chunk(2)
-        return guided(full, empty, drawing.settings.guidance)
+        """The guided output for latents [B, C, h, w]."""
+        return self.guided_output(index, z)
 
 
-class Elbo(Plain):
+class Plain(GenerationMethod):
+    """Sampling as it is."""
+
+    name = "plain"
+    reads_entities = False
+    needs = "nothing"
+
+
+class Elbo(GenerationMethod):
     """The paper's: entities whose own prompt explains the step least weigh more in it.
 
     At each step e_i is the mean squared difference between the noise estimates of the whole prompt
@@ -67,7 +75,6 @@ class Elbo(Plain):
     """
 
     name = "elbo"
-    reads_entities = True
     needs = "two entities"
 
     @classmethod
@@ -75,45 +82,47 @@ class Elbo(Plain):
         """Whether there is anything to balance."""
         return len(entities) > 1
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__(drawing)
-        backbone = drawing.backbone
-        several = [
-            (picture, entity)
-            for picture, wish in enumerate(drawing.wishes)
-            for entity in wish.entities
-            if self.helps(wish.entities)
+    def __init__(self, plan: GenerationPlan) -> None:
+        super().__init__(plan)
+        compared = [
+            (picture, entity.text)
+            for picture, request in enumerate(plan.requests)
+            for entity in request.entities
+            if self.helps(request.entities)
         ]
-        device = drawing.noise.device
-        self.owners = torch.tensor([picture for picture, _ in several], dtype=torch.long)
-        if several:
-            alone = list(dict.fromkeys(entity.text for _, entity in several))
-            place = [alone.index(entity.text) for _, entity in several]
-            self.entity_texts = backbone.encode_text(alone)[torch.tensor(place, device=device)]
-            self.blank = backbone.encode_text([""]).embeds[0]
+        self.owners = torch.tensor([picture for picture, _ in compared], dtype=torch.long)
+        if compared:
+            alone = list(dict.fromkeys(text for _, text in compared))
+            rows = torch.tensor([alone.index(text) for _, text in compared])
+            self.entity_texts = plan.backbone.encode_text(alone)[rows.to(plan.noise.device)]
+            self.blank = plan.backbone.encode_text([""]).embeds[0]
 
     def output(self, index: int, z: Tensor) -> Tensor:
         """The guided output, with the reweighted prompt where the method acts."""
-        drawing = self.drawing
-        if not len(self.owners) or not drawing.settings.acts(index):
+        plan = self.plan
+        if not len(self.owners) or not plan.settings.acts(index):
             return super().output(index, z)
-        there = self.owners.to(z.device)
-        text = [drawing.empty.repeated(len(z)), drawing.texts, self.entity_texts]
-        latents = torch.cat([z, z, z[there]])
-        found = drawing.ask(index, latents, TextCondition.concatenate(text))
-        empty, full, alone = torch.split(found, [len(z), len(z), len(there)])
+        owners = self.owners.to(z.device)
+        texts = [self.guided_output.empty.repeated(len(z)), plan.texts, self.entity_texts]
+        latents = torch.cat([z, z, z[owners]])
+        said = self._outputs(index, latents, TextCondition.concatenate(texts))
+        empty, full, alone = torch.split(said, [len(z), len(z), len(owners)])
         weights = self._weights(index, self._differences(index, full, alone))
         rows = (weights > 1).any(1).nonzero()[:, 0].to(z.device)
         if len(rows):
-            texts = drawing.texts[rows]
-            embeds = weighted(texts.embeds, self.blank, weights[rows.cpu()])
-            heavy = drawing.ask(index, z[rows], TextCondition(embeds, texts.pooled))
+            whole = plan.texts[rows]
+            embeds = weighted(whole.embeds, self.blank, weights[rows.cpu()])
+            heavy = self._outputs(index, z[rows], TextCondition(embeds, whole.pooled))
             full = full.index_copy(0, rows, heavy)
-        return guided(full, empty, drawing.settings.guidance)
+        return guided(full, empty, plan.settings.guidance)
 
     def weigh(self, errors: Tensor, picture: int, index: int) -> Tensor:
         """The weights [N] of a picture's entities at a step, from their differences [N]."""
-        return entity_weights(errors, self.drawing.settings.strength)
+        return entity_weights(errors, self.plan.settings.strength)
+
+    def _outputs(self, index: int, z: Tensor, text: TextCondition) -> Tensor:
+        plan = self.plan
+        return outputs(plan.backbone, z, plan.path.at(index, len(z)), text, plan.batch_size)
 
     def _differences(self, index: int, full: Tensor, alone: Tensor) -> Tensor:
         """[E] on the CPU: how far each entity's noise estimate lies from its whole prompt's.
@@ -121,23 +130,22 @@ class Elbo(Plain):
         Both are of the same latents, and an estimate is linear in output and latents, so the
         latents cancel.
         """
-        objective, path = self.drawing.backbone.objective, self.drawing.path
         apart = alone - full[self.owners.to(full.device)]
-        steps = path.at(index, len(apart))
+        steps = self.plan.path.at(index, len(apart))
+        objective = self.plan.backbone.objective
         noise = to_epsilon(objective, apart, torch.zeros_like(apart), steps)
         return noise.square().mean((1, 2, 3)).cpu()
 
     def _weights(self, index: int, differences: Tensor) -> Tensor:
         """[B, L] on the CPU: the weight of every text column, by the differences [E]."""
-        drawing = self.drawing
-        found = torch.ones(drawing.texts.embeds.shape[:2])
+        by_column = torch.ones(self.plan.texts.embeds.shape[:2])
         for picture in sorted(set(self.owners.tolist())):
             errors = differences[self.owners == picture]
             weights = self.weigh(errors, picture, index)
             self.errors[picture][index], self.weights[picture][index] = errors, weights
-            for columns, weight in zip(drawing.columns[picture], weights.tolist(), strict=True):
-                found[picture, list(columns.words)] = weight
-        return found
+            for columns, weight in zip(self.plan.columns[picture], weights.tolist(), strict=True):
+                by_column[picture, list(columns.words)] = weight
+        return by_column
 
 
 def entity_weights(differences: Tensor, strength: float) -> Tensor:

@@ -25,8 +25,8 @@ def plot_weights(made: Generation, path: Path) -> Path:
         raise ValueError(f"{made.prompt!r} has no entities whose weights could be plotted")
     figure = Figure(figsize=(7, 3.2))
     axes = figure.subplots()
-    for place, entity in enumerate(made.entities):
-        axes.step(range(len(made.weights)), made.weights[:, place], where="mid", label=entity.text)
+    for number, entity in enumerate(made.entities):
+        axes.step(range(len(made.weights)), made.weights[:, number], where="mid", label=entity.text)
     axes.set(xlabel="step, from noise to picture", ylabel="weight")
     axes.set_title(made.prompt, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)

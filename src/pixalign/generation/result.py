@@ -51,6 +51,6 @@ class Generation:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write NAME.png and NAME.json into a folder; the picture's path."""
-        place = make_folder(folder)
-        write_json(place / f"{self.name}.json", self.to_dict())
-        return write_png(place / f"{self.name}.png", self.image)
+        path = make_folder(folder)
+        write_json(path / f"{self.name}.json", self.to_dict())
+        return write_png(path / f"{self.name}.png", self.image)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pixalign.generation.drawing import Columns, Drawing
-from pixalign.generation.latents import Descent
+from pixalign.generation.gradient_methods import LatentOptimization
+from pixalign.generation.plan import EntityColumns, GenerationPlan
 from pixalign.text.entities import Entity
 from pixalign.text.prompts import Prompt
 
 _LEAST = 1e-12  # attention of a position whose own is zero, for the logarithm
 
 
-class SynGen(Descent):
+class SynGen(LatentOptimization):
     """The latents move so that modifiers and nouns share their attention.
 
     The loss of an entity with modifiers is the mean divergence between its noun and each of them,
@@ -30,32 +30,32 @@ class SynGen(Descent):
         """Whether there is anything to bind."""
         return any(entity.modifiers for entity in entities)
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__(drawing)
-        backbone, length = drawing.backbone, drawing.texts.embeds.shape[1]
+    def __init__(self, plan: GenerationPlan) -> None:
+        super().__init__(plan)
+        backbone, length = plan.backbone, plan.texts.embeds.shape[1]
         self.words: dict[int, tuple[int, ...]] = {}  # the columns of a prompt's characters
         for picture in self.pictures:
-            text = drawing.wishes[picture].prompt
+            text = plan.requests[picture].prompt
             whole = Prompt(text, (0,), (((0, len(text)),),))
             (self.words[picture],) = backbone.columns(whole, length)
 
     @classmethod
-    def measures(cls, columns: Columns) -> bool:
+    def measures(cls, columns: EntityColumns) -> bool:
         """Whether the entity has modifiers."""
         return bool(columns.modifiers)
 
     def losses(self, picture: int, maps: Tensor) -> Tensor:
         """[N'] of the entities with modifiers, from maps [L, h, w]."""
-        found = []
+        losses = []
         for entity in self.measured[picture]:
-            columns = self.drawing.columns[picture][entity]
+            columns = self.plan.columns[picture][entity]
             words = distributions(maps, [columns.head, *columns.modifiers])
             loss = divergences(words[:1], words[1:]).mean()
             others = [(column,) for column in self.words[picture] if column not in columns.words]
             if others:
                 loss = loss - divergences(words, distributions(maps, others)).mean()
-            found.append(loss)
-        return torch.stack(found)
+            losses.append(loss)
+        return torch.stack(losses)
 
     def total(self, losses: Tensor) -> Tensor:
         """The sum of the losses."""

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pixalign.backbones import Backbone
+from pixalign.core.protocols import TextReader
 from pixalign.text.prompts import Prompt, Span, occurrences_of
 from pixalign.text.streams import TextStream
 
@@ -38,7 +38,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Change:
-    """PromptPlan of the source and those of the target that took their place.
+    """Words of the source and those of the target that took their place.
 
     ``span`` is where they stood in the source prompt, in characters. ``columns`` holds both sides'
     text columns, a pair for each text stream that reads them.
@@ -98,7 +98,7 @@ def _comparable(word: str) -> str:
 
 
 def pair(
-    backbone: Backbone,
+    reader: TextReader,
     source: str,
     target: str,
     length: int,
@@ -114,9 +114,9 @@ def pair(
     groups = align_words(source, target)
     matrix, blend = torch.eye(length), torch.ones(length)
     changed: dict[Group, list[tuple[Columns, Columns]]] = {}
-    for streams, here in _streams(backbone, length):
+    for streams, here in _streams(reader, length):
         matrix[here, here], blend[here] = 0, 0
-        ours, theirs = (_columns(backbone, text, length, streams) for text in (source, target))
+        ours, theirs = (_columns(reader, text, length, streams) for text in (source, target))
         for mapped, columns in _mapped(groups, ours, theirs, here):
             matrix[:, columns] = 0
             matrix[torch.tensor(mapped)[:, None], columns] = 1 / len(mapped)
@@ -126,7 +126,7 @@ def pair(
             changed.setdefault(group, [])
             if all(sides):
                 changed[group].append(sides)
-    factors = _factors(backbone, target, length, weights or {})
+    factors = _factors(reader, target, length, weights or {})
     return Pairing(
         source=source,
         target=target,
@@ -138,21 +138,21 @@ def pair(
     )
 
 
-def columns_of(backbone: Backbone, text: str, words: str, length: int) -> Columns:
+def columns_of(reader: TextReader, text: str, words: str, length: int) -> Columns:
     """All columns of some words wherever they stand in a text; their absence is an error."""
     text = normal(text)
     spans = occurrences_of(unicodedata.normalize("NFC", words), text)
     prompt = Prompt(text, (0,), (tuple(spans),))
-    found = backbone.columns(prompt, length)[0] if spans else ()
+    found = reader.columns(prompt, length)[0] if spans else ()
     if not found:
         where = f"beyond the {length} tokens the model reads of" if spans else "not in"
         raise ValueError(f"{words!r} is {where} the prompt {text!r}")
     return found
 
 
-def _streams(backbone: Backbone, length: int) -> Iterator[tuple[list[TextStream], range]]:
+def _streams(reader: TextReader, length: int) -> Iterator[tuple[list[TextStream], range]]:
     """The loaded text streams that share columns, and which these are."""
-    loaded = [stream for stream in backbone.streams if stream.loaded]
+    loaded = [stream for stream in reader.streams if stream.loaded]
     starts = sorted({stream.start for stream in loaded})
     for start, end in zip(starts, [*starts[1:], length], strict=True):
         here = [stream for stream in loaded if stream.start == start]
@@ -161,12 +161,12 @@ def _streams(backbone: Backbone, length: int) -> Iterator[tuple[list[TextStream]
 
 
 def _columns(
-    backbone: Backbone, text: str, length: int, streams: Sequence[TextStream]
+    reader: TextReader, text: str, length: int, streams: Sequence[TextStream]
 ) -> tuple[Columns, ...]:
     """The columns of each word."""
     spans = word_spans(text)
     prompt = Prompt(text, tuple(range(len(spans))), tuple((span,) for span in spans))
-    return backbone.columns(prompt, length, streams)
+    return reader.columns(prompt, length, streams)
 
 
 def _mapped(
@@ -244,10 +244,10 @@ def _proper(text: str, words: Sequence[int]) -> list[int]:
     return [word for word in words if re.match(r"\w", text[slice(*spans[word])])]
 
 
-def _factors(backbone: Backbone, text: str, length: int, weights: Mapping[str, float]) -> Tensor:
+def _factors(reader: TextReader, text: str, length: int, weights: Mapping[str, float]) -> Tensor:
     factors = torch.ones(length)
     for words, weight in weights.items():
         if not math.isfinite(weight):
             raise ValueError(f"the weight of {words!r} is {weight}; allowed: a finite number")
-        factors[list(columns_of(backbone, text, words, length))] = float(weight)
+        factors[list(columns_of(reader, text, words, length))] = float(weight)
     return factors

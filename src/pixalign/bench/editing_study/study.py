@@ -7,7 +7,7 @@ still there; outside the old object's mask the picture should not change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,21 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pixalign.backbones.locations import LAB, lab_folder, model_name
+from pixalign.backbones.locations import located
+from pixalign.bench.generation_study.study import result_name
 from pixalign.bench.scene_classifier import SceneClassifier, load_classifier, look, recognised
 from pixalign.core.checks import check_choice
-from pixalign.core.files import make_folder, slug, write_bytes, write_json
-from pixalign.core.protocols import AlignmentModel as Aligner
+from pixalign.core.files import make_folder, write_bytes, write_json
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
 from pixalign.diffusion.sampling import to_pictures
-from pixalign.editing.cache import cached_inversions
-from pixalign.editing.drawing import EditSettings
-from pixalign.editing.inversion import Inversion, InversionSettings
-from pixalign.editing.preparing import Task
-from pixalign.editing.result import Edit
-from pixalign.editing.run import edit_many
-from pixalign.pictures.drawing import picture_rows
+from pixalign.editing import Edit
+from pixalign.editing.cache import InversionCache, inversions_of
+from pixalign.editing.inversion import InversionSettings, reconstruct, reconstruction_figures
+from pixalign.editing.run import edit as edit_pictures
+from pixalign.pictures.grid import in_columns, picture_grid
+from pixalign.pictures.reading import to_pixels
+from pixalign.pictures.saving import encoded
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.labelled import LabelledScene, labelled_scenes, native_side
@@ -64,11 +65,10 @@ class Trial:
     masks: np.ndarray
 
     @property
-    def task(self) -> Task:
-        """What the editor is asked."""
+    def entities(self) -> list[str]:
+        """What the source prompt names, the old object first."""
         names = class_names()
-        entities = tuple(names[label] for label in (self.old, *self.others))
-        return Task(self.source, self.target, self.picture, entities=entities)
+        return [names[label] for label in (self.old, *self.others)]
 
 
 def trials(count: int, size: int) -> list[Trial]:
@@ -79,7 +79,7 @@ def trials(count: int, size: int) -> list[Trial]:
     """
     scenes = draw_scenes("test", 6 * count)
     each = len(scenes) // 3
-    found: list[Trial] = []
+    chosen: list[Trial] = []
     for start in range(0, each, 16):
         parts = [
             labelled_scenes(
@@ -87,12 +87,12 @@ def trials(count: int, size: int) -> list[Trial]:
             )
             for n in range(3)
         ]
-        for place, in_turn in enumerate(zip(*parts, strict=True)):
-            made = [trial(subject, start + place) for subject in in_turn]
-            found += [one for one in made if one is not None]
-        if len(found) >= count:
+        for number, in_turn in enumerate(zip(*parts, strict=True)):
+            possible = [trial(scene, start + number) for scene in in_turn]
+            chosen += [made for made in possible if made is not None]
+        if len(chosen) >= count:
             break
-    return found[:count]
+    return chosen[:count]
 
 
 def trial(subject: LabelledScene, seed: int) -> Trial | None:
@@ -118,35 +118,32 @@ def trial(subject: LabelledScene, seed: int) -> Trial | None:
     )
 
 
-def retouch(
-    model: str | None,
+def run_editing_study(
+    model: AlignmentModel,
     out: Path,
     *,
     count: int,
+    classifier: str | Path,
     rows: Sequence[str] = tuple(ROWS),
-    classifier: Path | None = None,
     steps: int = 50,
     guidance: float | None = None,
-    cache: Path | None = None,
-    device: str = "auto",
-    show: bool = True,
 ) -> dict[str, Any]:
-    """Edit ``count`` scenes by every method and judge the pictures.
+    """Edit ``count`` scenes by every method, and look at them with a ``classifier``
+    ("lab:classifier" or a folder).
 
     Writes ``out``/NAME.json, row by row, and ``out``/NAME.webp with the pictures of the first
-    edits. Inversions, which take longest, are kept in the folder ``cache`` (by default beside the
-    results), so that a stopped run goes on with what is missing.
+    edits. Inversions, which take longest, are kept in ``out``/inversions, so that a stopped run
+    goes on with what is missing.
     """
     for row in rows:
         check_choice("row", row, tuple(ROWS))
-    aligner = Aligner.from_pretrained(model, device=device, dtype="float32", progress=show)
-    backbone = aligner.backbone
-    judge = load_classifier(classifier or lab_folder("lab:classifier"), str(backbone.device))
-    asked = trials(count, native_side(aligner.backbone))
-    tasks, kept = [trial.task for trial in asked], cache or out / "inversions"
+    backbone = model.backbone
+    scene_classifier = load_classifier(Path(located(classifier)), str(backbone.device))
+    asked = trials(count, native_side(backbone))
+    cache = InversionCache(out / "inversions", max_bytes=None)
     strength = backbone.guidance if guidance is None else guidance
     result: dict[str, Any] = {
-        "model": model_name(model),
+        "model": model.name,
         "edits": len(asked),
         "steps": steps,
         "guidance": strength,
@@ -155,50 +152,49 @@ def retouch(
         "inversions": {},
         "rows": {},
     }
-    shown = {"source": [trial.picture for trial in asked[:SHOWN]]}
-    path = make_folder(out) / f"{slug((model or 'lab:sd1').removeprefix(LAB))}.json"
+    pictures, sources = [trial.picture for trial in asked], [trial.source for trial in asked]
+    targets, entities = [trial.target for trial in asked], [trial.entities for trial in asked]
+    shown = {"source": pictures[:SHOWN]}
+    path = make_folder(out) / f"{result_name(model)}.json"
     for label in rows:
         method, blend = ROWS[label]
-        settings = EditSettings(method=method, steps=steps, guidance=strength, blend=blend)
-        edits = edit_many(tasks, aligner, settings, cache=kept)
+        options: dict[str, Any] = {"method": method, "blend": blend, "entities": entities}
+        options |= {"steps": steps, "guidance": strength, "cache": cache}
+        edits: list[Edit] = edit_pictures(model, pictures, sources, targets, **options)
         if not result["inversions"]:
-            result["inversions"]["null-text"] = _figures(edits)
+            result["inversions"]["null-text"] = _by_name([edit.figures for edit in edits])
             shown["reconstruction"] = [edit.reconstruction for edit in edits[:SHOWN]]
-        result["rows"][label] = judged(edits, asked, judge)
+        result["rows"][label] = changes_in(edits, asked, scene_classifier)
         shown[label] = [edit.edited for edit in edits[:SHOWN]]
         write_json(path, result)
-    plain = cached_inversions(
-        kept,
-        backbone,
-        [trial.picture for trial in asked],
-        [trial.source for trial in asked],
-        InversionSettings("ddim", steps, strength),
-        model=aligner.name,
-        batch_size=aligner.batch_size,
-        progress=show,
-    )
-    result["inversions"]["ddim"] = _figures(plain)
+    how = InversionSettings("ddim", steps, strength)
+    plain = inversions_of(model, pictures, sources, how, cache)
+    again = reconstruct(backbone, plain, model.batch_size)
+    pixels = torch.cat([to_pixels(picture, picture.size[::-1]) for picture in pictures])
+    result["inversions"]["ddim"] = _by_name(reconstruction_figures(backbone, pixels, again))
     write_json(path, result)
     columns = ["source", "reconstruction", *(label for label in rows if "," not in label)]
     names = class_names()
     titles = [f"{t.source}: {names[t.old]} to {names[t.new]}" for t in asked[:SHOWN]]
-    write_bytes(path.with_suffix(".webp"), picture_rows(shown, columns, titles))
+    grid = picture_grid(in_columns(shown, columns), headings=columns, titles=titles, side=128)
+    write_bytes(path.with_suffix(".webp"), encoded(grid, "webp"))
     return result
 
 
-def _figures(made: Sequence[Edit | Inversion]) -> dict[str, list[float]]:
+def _by_name(figures: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     """Each reconstruction's PSNR in dB, by name."""
-    names = ("psnr", "psnr_vae", "vae")
-    return {name: [round(one.figures[name], 2) for one in made] for name in names}
+    return {name: [round(each[name], 2) for each in figures] for name in figures[0]}
 
 
-def judged(edits: Sequence[Edit], asked: Sequence[Trial], judge: SceneClassifier) -> dict[str, Any]:
+def changes_in(
+    edits: Sequence[Edit], asked: Sequence[Trial], classifier: SceneClassifier
+) -> dict[str, Any]:
     """For each edit: is the new class recognised in the old object's mask, is the old one not, the
     share of the other objects that are recognised in theirs, and how much the picture changed
     outside the old object's mask: PSNR in dB from the picture and from its reconstruction."""
     pixels = np.stack([np.asarray(edit.edited, dtype=np.float32) / 255 for edit in edits])
-    classes, _ = look(judge, torch.from_numpy(pixels).permute(0, 3, 1, 2))
-    found: dict[str, Any] = {"new": "", "gone": "", "kept": [], "outside": [], "moved": []}
+    classes, _ = look(classifier, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    seen: dict[str, Any] = {"new": "", "gone": "", "kept": [], "outside": [], "moved": []}
     for row, (edit, trial) in enumerate(zip(edits, asked, strict=True)):
         labels = [trial.new, trial.old, *trial.others]
         masks = trial.masks[[0, 0, *range(1, len(trial.masks))]]
@@ -207,12 +203,12 @@ def judged(edits: Sequence[Edit], asked: Sequence[Trial], judge: SceneClassifier
             torch.from_numpy(masks).to(classes.device),
             torch.tensor(labels, device=classes.device),
         ).tolist()
-        found["new"] += str(int(there[0]))
-        found["gone"] += str(int(not there[1]))
-        found["kept"].append(round(sum(there[2:]) / len(there[2:]), 3))
+        seen["new"] += str(int(there[0]))
+        seen["gone"] += str(int(not there[1]))
+        seen["kept"].append(round(sum(there[2:]) / len(there[2:]), 3))
         outside = ~trial.masks[0]
         for name, other in (("outside", edit.source), ("moved", edit.reconstruction)):
             error = pixels[row] - np.asarray(other, dtype=np.float32) / 255
             mean = float(np.square(error[outside]).mean())
-            found[name].append(round(-10 * float(np.log10(max(mean, 1e-10))), 2))
-    return found
+            seen[name].append(round(-10 * float(np.log10(max(mean, 1e-10))), 2))
+    return seen

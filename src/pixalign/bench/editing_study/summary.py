@@ -29,13 +29,13 @@ def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
         label: {name: torch.tensor(figure(row)).double() for name, figure in FIGURES.items()}
         for label, row in result["rows"].items()
     }
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for label, values in rows.items():
         base = rows["ptp, no blend" if label.endswith("no blend") else "ptp"]
-        found[label] = {}
+        summary[label] = {}
         for name, each in values.items():
-            found[label][name] = with_interval(each, shares)
-            found[label][f"{name}_minus_ptp"] = with_interval(each - base[name], shares)
+            summary[label][name] = with_interval(each, shares)
+            summary[label][f"{name}_minus_ptp"] = with_interval(each - base[name], shares)
     inversions = {
         name: {
             key: {**with_interval(torch.tensor(v).double(), shares), "lowest": min(v)}
@@ -43,19 +43,19 @@ def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
         }
         for name, figures in result["inversions"].items()
     }
-    return {"rows": found, "inversions": inversions}
+    return {"rows": summary, "inversions": inversions}
 
 
 def table(result: Mapping[str, Any]) -> str:
     """What the edits did, by method."""
-    found = summarise(result)
+    summary = summarise(result)
     lines = [f"{'':<26}" + "".join(f"{name:>24}" for name in FIGURES)]
-    for label, row in found["rows"].items():
+    for label, row in summary["rows"].items():
         cells = [
             f"{row[name]['value']:.1f} ({row[name]['low']:.1f} to {row[name]['high']:.1f})"
             for name in FIGURES
         ]
         lines.append(f"{label:<26}" + "".join(f"{cell:>24}" for cell in cells))
-    for name, figures in found["inversions"].items():
+    for name, figures in summary["inversions"].items():
         lines.append(f"{name}: {figures['psnr_vae']['value']:.1f} dB from the VAE's own picture")
     return "\n".join(lines)

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pixalign.backbones import Backbone
-from pixalign.backbones.locations import LAB, lab_folder
+from pixalign.backbones.locations import EMBEDDED_NAME, LAB, located
 from pixalign.bench.generation_study.rows import METHOD_ROWS, Row, rows_for
 from pixalign.bench.metrics import clip_score
 from pixalign.bench.scene_classifier import (
@@ -31,100 +30,100 @@ from pixalign.bench.scene_classifier import (
     look,
     presence,
 )
-from pixalign.core.batching import BatchSize
 from pixalign.core.checks import check_choice
 from pixalign.core.files import make_folder, slug, write_bytes, write_json
-from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
-from pixalign.diffusion.sampling import picture_size
-from pixalign.generation.drawing import Drawing, Settings, Wish
+from pixalign.generation.plan import GenerationRequest, GenerationSettings
 from pixalign.generation.prompt_sets import PROMPT_SETS, SetPrompt, read_abc6k, read_attend_excite
 from pixalign.generation.result import Generation
-from pixalign.generation.run import draw
-from pixalign.pictures.drawing import picture_rows
+from pixalign.generation.run import draw_requests
+from pixalign.pictures.grid import in_columns, picture_grid
+from pixalign.pictures.saving import encoded
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.sample import COLOURS
 from pixalign.text.entities import entities_of, given_entities
 
 SETS = ("lab-pairs", "lab-attributes", "lab-three")
 SHOWN = 12  # prompts whose pictures are shown: the first ones
-_TOGETHER = 96  # pictures in the making at once
 
 
-def compose(
-    model: str | None,
+def run_generation_study(
+    model: AlignmentModel,
     out: Path,
     *,
     prompts: int,
     seeds: int,
+    clip: str,
+    classifier: str | Path,
     sets: Sequence[str] = SETS,
     files: Mapping[str, Path] = MappingProxyType({}),
-    clip: str = "lab:clip",
-    classifier: Path | None = None,
     controls: bool = True,
     steps: int = 50,
     guidance: float | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    show: bool = True,
 ) -> dict[str, Any]:
-    """Draw the first ``prompts`` of each set by every method, ``seeds`` times, and judge them.
+    """Draw the first ``prompts`` of each set by every method, ``seeds`` times, and look at them.
 
-    Sets are names in `PROMPT_SETS`, or in ``files``, which are read. Objects are counted in the
-    lab's sets only. Writes ``out``/NAME.json, in which finished rows are kept and not run again,
-    and ``out``/NAME-SET.webp with the pictures of the first prompts.
+    Sets are names in `PROMPT_SETS`, or in ``files``, which are read. ``clip`` names the model of
+    the CLIP score. Objects are counted, by the ``classifier`` ("lab:classifier" or a folder), in
+    the lab's sets only. Writes ``out``/NAME.json, in which finished rows are kept and not run
+    again, and ``out``/NAME-SET.webp with the pictures of the first prompts.
     """
-    wanted = {name: prompts_of(name, files)[:prompts] for name in sets}
-    backbone = opened(model, device, dtype)
-    judge = None
+    texts = {name: prompts_of(name, files)[:prompts] for name in sets}
+    device = str(model.backbone.device)
+    scene_classifier = None
     if any(name in SETS for name in sets):
-        folder = classifier or lab_folder("lab:classifier")
-        judge = load_classifier(folder, str(backbone.device))
-    name = slug((model or "lab:sd1").removeprefix(LAB))
-    strength = backbone.guidance if guidance is None else guidance
+        scene_classifier = load_classifier(Path(located(classifier)), device)
     asked = {
-        "model": backbone.name,
+        "model": model.name,
         "prompts": prompts,
         "seeds": seeds,
         "steps": steps,
-        "guidance": strength,
-        "dtype": backbone.record()["dtype"],
+        "guidance": model.backbone.guidance if guidance is None else guidance,
+        "dtype": model.record()["dtype"],
         "clip": clip,
         "files": {n: hashlib.sha256(p.read_bytes()).hexdigest() for n, p in files.items()},
     }
-    result = _kept(out / f"{name}.json", asked) or {
+    path = out / f"{result_name(model)}.json"
+    result = _kept(path, asked) or {
         **asked,
-        "device": device_name(backbone.device),
+        "device": device_name(model.backbone.device),
         "versions": versions(),
         "sets": {},
     }
-    for set_name, texts in wanted.items():
+    for set_name, set_prompts in texts.items():
         done = result["sets"].setdefault(set_name, {})
         shown: dict[str, list[Image.Image]] = {}
-        for row in rows_for(backbone, controls):
+        for row in rows_for(model.backbone, controls):
             if row.label in done:
                 continue
-            settings = Settings(steps, strength, row.strength)
-            made, seconds = _drawn(backbone, texts, seeds, settings, row, show)
-            scores = clip_score(
-                [one.image for one in made],
-                [one.prompt for one in made],
-                model=clip,
-                device=str(backbone.device),
-            )
+            settings = GenerationSettings(steps, asked["guidance"], row.strength)
+            made, seconds = _drawn(model, set_prompts, seeds, settings, row)
+            images = [picture.image for picture in made]
+            scores = clip_score(images, [p.prompt for p in made], model=clip, device=device)
             done[row.label] = {
                 "seconds": seconds,
                 "clip": [round(float(score), 2) for score in scores.scores],
                 "clip_model": scores.model,
-                **(judged(made, judge) if judge is not None and set_name in SETS else {}),
             }
-            shown[row.label] = [one.image for one in made[::seeds][:SHOWN]]
-            write_json(make_folder(out) / f"{name}.json", result)
+            if scene_classifier is not None and set_name in SETS:
+                done[row.label] |= objects_in(made, scene_classifier)
+            shown[row.label] = images[::seeds][:SHOWN]
+            make_folder(out)
+            write_json(path, result)
         if "plain" in shown:
-            titles = [one.text for one in texts[:SHOWN]]
+            titles = [prompt.text for prompt in set_prompts[:SHOWN]]
             labels = [row.label for row in METHOD_ROWS if row.label in shown]
-            write_bytes(out / f"{name}-{set_name}.webp", picture_rows(shown, labels, titles))
+            rows = in_columns(shown, labels)
+            grid = picture_grid(rows, headings=labels, titles=titles, side=128)
+            write_bytes(out / f"{path.stem}-{set_name}.webp", encoded(grid, "webp"))
     return result
+
+
+def result_name(model: AlignmentModel) -> str:
+    """What a study calls the files of a model: "sd1" for the embedded one, "sdxl" for lab:sdxl."""
+    name = f"{LAB}sd1" if model.name == EMBEDDED_NAME else model.name
+    return slug(name.removeprefix(LAB))
 
 
 def prompts_of(name: str, files: Mapping[str, Path]) -> tuple[SetPrompt, ...]:
@@ -138,7 +137,8 @@ def prompts_of(name: str, files: Mapping[str, Path]) -> tuple[SetPrompt, ...]:
 
 
 def _all_groups(path: Path) -> tuple[SetPrompt, ...]:
-    return tuple(one for group in read_attend_excite(path).values() for one in group)
+    groups = read_attend_excite(path).values()
+    return tuple(prompt for group in groups for prompt in group)
 
 
 READERS: dict[str, Callable[[Path], tuple[SetPrompt, ...]]] = {
@@ -157,59 +157,51 @@ def _kept(path: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _drawn(
-    backbone: Backbone,
-    wanted: Sequence[SetPrompt],
+    model: AlignmentModel,
+    prompts: Sequence[SetPrompt],
     seeds: int,
-    settings: Settings,
+    settings: GenerationSettings,
     row: Row,
-    show: bool,
 ) -> tuple[list[Generation], float]:
     """Pictures of each prompt, all its seeds after each other, and the seconds of one picture."""
-    wishes = [
-        Wish(one.text, seeds * place + seed, named)
-        for place, one in enumerate(wanted)
-        for named in [given_entities(one.text, one.entities) or entities_of(one.text)]
+    requests = [
+        GenerationRequest(prompt.text, seeds * number + seed, entities)
+        for number, prompt in enumerate(prompts)
+        for entities in [given_entities(prompt.text, prompt.entities) or entities_of(prompt.text)]
         for seed in range(seeds)
     ]
-    size, batch_size = picture_size(backbone, None), BatchSize("auto")
-    made: list[Generation] = []
-    _settled(backbone)
+    _wait_for(model.backbone.device)
     begun = time.monotonic()
-    with Progress(len(wishes) * settings.steps, row.label, show, "step") as bar:
-        for first in range(0, len(wishes), _TOGETHER):
-            part = wishes[first : first + _TOGETHER]
-            drawing = Drawing(backbone, part, settings, size, batch_size)
-            made += draw(drawing, row.method, bar)
-    _settled(backbone)
-    return made, round((time.monotonic() - begun) / len(wishes), 4)
+    made = draw_requests(model, requests, settings, row.method, label=row.label)
+    _wait_for(model.backbone.device)
+    return made, round((time.monotonic() - begun) / len(requests), 4)
 
 
-def _settled(backbone: Backbone) -> None:
-    if backbone.device.type == "cuda":
-        torch.cuda.synchronize(backbone.device)
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
-def judged(made: Sequence[Generation], judge: SceneClassifier) -> dict[str, list[str]]:
+def objects_in(made: Sequence[Generation], classifier: SceneClassifier) -> dict[str, list[str]]:
     """What is in each picture: ``found`` and ``coloured``, a digit an entity: "1" if it is there,
     and if it is there in the colour that the prompt says."""
-    pixels = np.stack([np.asarray(one.image, dtype=np.float32) / 255 for one in made])
-    classes, colours = look(judge, torch.from_numpy(pixels).permute(0, 3, 1, 2))
-    surely = presence(classes)
-    found, coloured = [], []
-    for picture, one in enumerate(made):
-        wanted = [parsed(entity.text) for entity in one.entities]
-        labels = torch.tensor([label for label, _ in wanted], device=classes.device)
-        rows = torch.full_like(labels, picture)
+    pixels = np.stack([np.asarray(picture.image, dtype=np.float32) / 255 for picture in made])
+    classes, colours = look(classifier, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    likely = presence(classes)
+    present, coloured = [], []
+    for number, picture in enumerate(made):
+        asked = [parsed(entity.text) for entity in picture.entities]
+        labels = torch.tensor([label for label, _ in asked], device=classes.device)
+        rows = torch.full_like(labels, number)
         seen = colour_of(classes[rows], colours[rows], labels).tolist()
-        there = (surely[picture, labels] >= PRESENT).tolist()
-        found.append("".join(str(int(t)) for t in there))
-        coloured.append(
-            "".join(
-                str(int(t and colour in (None, s)))
-                for t, s, (_, colour) in zip(there, seen, wanted, strict=True)
-            )
-        )
-    return {"found": found, "coloured": coloured}
+        there = (likely[number, labels] >= PRESENT).tolist()
+        right = [
+            is_there and colour in (None, shade)
+            for is_there, shade, (_, colour) in zip(there, seen, asked, strict=True)
+        ]
+        present.append("".join(str(int(is_there)) for is_there in there))
+        coloured.append("".join(str(int(is_right)) for is_right in right))
+    return {"found": present, "coloured": coloured}
 
 
 def parsed(phrase: str) -> tuple[int, int | None]:

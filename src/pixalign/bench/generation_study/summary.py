@@ -11,9 +11,9 @@ from torch import Tensor
 from pixalign.bench.metrics import bootstrap_weights, interval
 
 FIGURES: dict[str, Callable[[Mapping[str, Any]], list[float]]] = {
-    "recall": lambda row: [100 * one.count("1") / len(one) for one in row["found"]],
-    "all": lambda row: [100.0 * ("0" not in one) for one in row["found"]],
-    "coloured": lambda row: [100 * one.count("1") / len(one) for one in row["coloured"]],
+    "recall": lambda row: [100 * bits.count("1") / len(bits) for bits in row["found"]],
+    "all": lambda row: [100.0 * ("0" not in bits) for bits in row["found"]],
+    "coloured": lambda row: [100 * bits.count("1") / len(bits) for bits in row["coloured"]],
     "clip": lambda row: list(row["clip"]),
 }
 
@@ -22,11 +22,11 @@ def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
     """By set and row: each figure's mean over the pictures with its 95 % interval over prompts,
     and its paired difference to plain sampling; and the seconds of a picture beside plain's."""
     seeds = result["seeds"]
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for set_name, rows in result["sets"].items():
         weights = bootstrap_weights(len(rows["plain"]["clip"]) // seeds, draws)
         shares = weights / weights.sum(1, keepdim=True)
-        found[set_name] = {}
+        summary[set_name] = {}
         means = {
             label: {
                 name: _by_prompt(figure(row), seeds)
@@ -43,8 +43,8 @@ def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
                 entry[f"{name}_minus_plain"] = with_interval(apart, shares)
             entry["seconds"] = rows[label]["seconds"]
             entry["cost"] = rows[label]["seconds"] / rows["plain"]["seconds"]
-            found[set_name][label] = entry
-    return found
+            summary[set_name][label] = entry
+    return summary
 
 
 def returned(result: Mapping[str, Any], label: str = "elbo") -> dict[str, int]:

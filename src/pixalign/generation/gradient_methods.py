@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from pixalign.attention import AttentionReader, Site, run_until
+from pixalign.attention.sites import grid_factor
 from pixalign.backbones import Backbone
 from pixalign.backbones.gradients import gradients_to_inputs
 from pixalign.core.values import TextCondition
 from pixalign.diffusion.schedule import Steps
-from pixalign.generation.drawing import Columns, Drawing
-from pixalign.generation.methods import Plain
+from pixalign.generation.methods import GenerationMethod
+from pixalign.generation.plan import EntityColumns, GenerationPlan
 from pixalign.text.entities import Entity
 
-_SIDE = 16  # cells on a side of the maps that are read
 STEP = 20.0  # by which the published methods multiply the gradient
 
 
-class Descent(Plain, ABC):
+class LatentOptimization(GenerationMethod, ABC):
     """In the first half of the steps, the latents move against the gradient of a loss.
 
     The loss is one of the conditional prompt's attention maps. ``measured[b]`` are the entities of
@@ -29,7 +29,6 @@ class Descent(Plain, ABC):
     ``errors`` keep the entities' losses before the step's move.
     """
 
-    reads_entities = True
     needs = "an entity"
 
     @classmethod
@@ -37,14 +36,14 @@ class Descent(Plain, ABC):
         """Whether there is anything to attend to."""
         return bool(entities)
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__(drawing)
-        self.sites = map_sites(drawing.backbone)
+    def __init__(self, plan: GenerationPlan) -> None:
+        super().__init__(plan)
+        self.sites = map_sites(plan.backbone)
         self.measured = [
-            [entity for entity, columns in enumerate(found) if self.measures(columns)]
-            for found in drawing.columns
+            [number for number, entity in enumerate(entities) if self.measures(entity)]
+            for entities in plan.columns
         ]
-        self.pictures = [picture for picture, found in enumerate(self.measured) if found]
+        self.pictures = [picture for picture, entities in enumerate(self.measured) if entities]
 
     @classmethod
     def check(cls, backbone: Backbone) -> None:
@@ -56,7 +55,7 @@ class Descent(Plain, ABC):
             )
 
     @classmethod
-    def measures(cls, columns: Columns) -> bool:
+    def measures(cls, columns: EntityColumns) -> bool:
         """Whether an entity of those columns has a loss."""
         return True
 
@@ -78,8 +77,8 @@ class Descent(Plain, ABC):
 
     def before(self, index: int, z: Tensor) -> Tensor:
         """The latents [B, C, h, w] moved, where the method acts."""
-        early = index < len(self.drawing.path) / 2
-        if not (early and self.pictures and self.drawing.settings.acts(index)):
+        early = index < len(self.plan.path) / 2
+        if not (early and self.pictures and self.plan.settings.acts(index)):
             return z
         rows = torch.tensor(self.pictures, device=z.device)
         slopes = torch.zeros_like(z).index_copy(0, rows, self.slopes(index, z, self.pictures))
@@ -91,40 +90,35 @@ class Descent(Plain, ABC):
 
         In one batch or as few as memory allows; notes the entities' losses.
         """
-        found = torch.empty_like(z[: len(pictures)])
-        done = 0
+        gradients = torch.empty_like(z[: len(pictures)])
 
-        def work(size: int) -> None:
-            nonlocal done
-            while done < len(pictures):
-                part = pictures[done : done + size]
-                found[done : done + len(part)] = self._slopes(index, z, part)
-                done += len(part)
+        def work(first: int, last: int) -> None:
+            gradients[first:last] = self._slopes(index, z, pictures[first:last])
 
-        self.drawing.batch_size.attempt(z, len(pictures), "gradient", work)
-        if not bool(torch.isfinite(found).all()):
+        self.plan.batch_size.each(z, len(pictures), "gradient", work)
+        if not bool(torch.isfinite(gradients).all()):
             raise FloatingPointError(
-                f"the gradient of {self.name} is NaN or infinite in {self.drawing.backbone.dtype}; "
+                f"the gradient of {self.name} is NaN or infinite in {self.plan.backbone.dtype}; "
                 "load the model with dtype='float32' or 'bfloat16'"
             )
-        return found
+        return gradients
 
     def _slopes(self, index: int, z: Tensor, pictures: Sequence[int]) -> Tensor:
-        drawing, rows = self.drawing, torch.tensor(pictures, device=z.device)
-        with gradients_to_inputs(drawing.backbone.denoiser, checkpointing=False):
+        plan, rows = self.plan, torch.tensor(pictures, device=z.device)
+        with gradients_to_inputs(plan.backbone.denoiser, checkpointing=False):
             latents = z[rows].clone().requires_grad_(True)
-            steps, text = drawing.path.at(index, len(rows)), drawing.texts[rows]
-            maps = attention_maps(drawing.backbone, latents, steps, text, self.sites)
+            steps, text = plan.path.at(index, len(rows)), plan.texts[rows]
+            maps = attention_maps(plan.backbone, latents, steps, text, self.sites)
             losses = [
-                self.losses(picture, own)
-                for picture, own in zip(pictures, maps.unbind(), strict=True)
+                self.losses(picture, read)
+                for picture, read in zip(pictures, maps.unbind(), strict=True)
             ]
             # No picture's loss knows another's latents, so the sum's gradient is that of each.
-            total = torch.stack([self.total(own) for own in losses]).sum()
+            total = torch.stack([self.total(each) for each in losses]).sum()
             (slopes,) = torch.autograd.grad(total, latents)
-        noted = torch.split(torch.cat(losses).detach().cpu(), [len(own) for own in losses])
-        for picture, own in zip(pictures, noted, strict=True):
-            self.errors[picture][index, self.measured[picture]] = own
+        noted = torch.split(torch.cat(losses).detach().cpu(), [len(each) for each in losses])
+        for picture, errors in zip(pictures, noted, strict=True):
+            self.errors[picture][index, self.measured[picture]] = errors
         return slopes
 
 
@@ -135,10 +129,9 @@ def map_sites(backbone: Backbone) -> tuple[Site, ...]:
     middle has does not count.
     """
     cross = [site for site in backbone.sites if site.kind == "cross"]
-    side = min(backbone.native_size) / backbone.vae_factor
-    factors = sorted({site.factor for site in cross if site.place != "mid"})
-    nearest = min(factors, key=lambda factor: abs(side / factor - _SIDE))
-    return tuple(site for site in cross if site.factor == nearest)
+    side = min(backbone.latent_shape(backbone.native_size)[1:])
+    factor = grid_factor([site for site in cross if site.place != "mid"], (side, side))
+    return tuple(site for site in cross if site.factor == factor)
 
 
 def attention_maps(

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from pixalign.backbones import Backbone
 from pixalign.core.batching import BatchSize
-from pixalign.core.values import Size, TextCondition
-from pixalign.diffusion.sampling import initial_noise, outputs
+from pixalign.core.values import Size
+from pixalign.diffusion.sampling import initial_noise
 from pixalign.diffusion.schedule import SamplingPath
 from pixalign.text.entities import Entity
 from pixalign.text.prompts import Prompt, Span
 
 
 @dataclass(frozen=True)
-class Wish:
+class GenerationRequest:
     """A prompt, the seed of its noise, and the entities that must not be missing."""
 
     prompt: str
@@ -26,7 +24,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Columns:
+class EntityColumns:
     """The text columns of one entity: of all its words, its noun, and each of its modifiers."""
 
     words: tuple[int, ...]
@@ -35,7 +33,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Settings:
+class GenerationSettings:
     """How pictures are drawn. ``active`` is the part of the steps in which a method acts."""
 
     steps: int = 50
@@ -55,47 +53,39 @@ class Settings:
         return self.active[0] <= index / self.steps < self.active[1]
 
 
-class Drawing:
-    """Some pictures in the making: B wishes, drawn together.
+class GenerationPlan:
+    """Some pictures to be drawn together: B requests on their way from ``noise`` [B, C, h, w].
 
-    ``texts`` [B] are the encoded prompts, ``empty`` [1] what guidance leads away from, and
-    ``columns[b]`` the columns of the entities of wish b.
+    ``texts`` [B] are the encoded prompts and ``columns[b]`` the columns of the entities of
+    request b.
     """
 
     def __init__(
         self,
         backbone: Backbone,
-        wishes: Sequence[Wish],
-        settings: Settings,
+        requests: Sequence[GenerationRequest],
+        settings: GenerationSettings,
         size: Size,
         batch_size: BatchSize,
     ) -> None:
-        self.backbone, self.wishes, self.settings = backbone, tuple(wishes), settings
+        self.backbone, self.requests, self.settings = backbone, tuple(requests), settings
         self.batch_size = batch_size
         self.path: SamplingPath = backbone.schedule.path(settings.steps)
-        self.noise = initial_noise(backbone, [wish.seed for wish in wishes], size)
-        self.texts = backbone.encode_text([wish.prompt for wish in wishes])
-        self.empty = backbone.unconditional()
-        self.columns = tuple(self._columns(wish) for wish in wishes)
+        self.noise = initial_noise(backbone, [request.seed for request in requests], size)
+        self.texts = backbone.encode_text([request.prompt for request in requests])
+        self.columns = tuple(self._columns(request) for request in requests)
 
-    def __len__(self) -> int:
-        return len(self.wishes)
-
-    def ask(self, index: int, z: Tensor, text: TextCondition) -> Tensor:
-        """The network's output at step ``index`` for latents [R, C, h, w] and texts [R]."""
-        return outputs(self.backbone, z, self.path.at(index, len(z)), text, self.batch_size)
-
-    def _columns(self, wish: Wish) -> tuple[Columns, ...]:
+    def _columns(self, request: GenerationRequest) -> tuple[EntityColumns, ...]:
         length = self.texts.embeds.shape[1]
-        found = []
-        for entity in wish.entities:
+        columns = []
+        for entity in request.entities:
             spans: list[Span] = [entity.span, entity.head, *entity.modifiers]
-            prompt = Prompt(wish.prompt, tuple(range(len(spans))), tuple((s,) for s in spans))
+            prompt = Prompt(request.prompt, tuple(range(len(spans))), tuple((s,) for s in spans))
             words, head, *modifiers = self.backbone.columns(prompt, length)
             if not words:
                 raise ValueError(
-                    f"entity {entity.text!r} is beyond what the model reads of {wish.prompt!r}; "
-                    "shorten the prompt"
+                    f"entity {entity.text!r} is beyond what the model reads of "
+                    f"{request.prompt!r}; shorten the prompt"
                 )
-            found.append(Columns(words, head or words, tuple(filter(None, modifiers))))
-        return tuple(found)
+            columns.append(EntityColumns(words, head or words, tuple(filter(None, modifiers))))
+        return tuple(columns)
