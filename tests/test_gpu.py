@@ -14,7 +14,7 @@ from conftest import FAMILIES, QUICK
 from helpers import model_of
 from pixalign.bench.command import run_specs
 from pixalign.bench.datasets import open_dataset
-from pixalign.methods import METHODS, method
+from pixalign.methods import METHODS
 from pixalign.scenes.atlas import class_names as scene_classes
 
 pytestmark = [
@@ -172,7 +172,7 @@ def test_methods_on_the_gpu(name):
     if METHODS[name].supervised:
         more["target_masks"] = np.stack([scene.truth == label + 1 for label in scene.present])
     gpu, cpu = (
-        method(name, aligner, **METHOD_OPTIONS.get(name, {})).align(scene.image, present, **more)
+        METHODS[name](aligner, **METHOD_OPTIONS.get(name, {})).align(scene.image, present, **more)
         for aligner in (model_of(device=device, dtype="float32") for device in ("cuda", "cpu"))
     )
     difference = np.abs(gpu.heatmaps - cpu.heatmaps)

@@ -349,7 +349,7 @@ def test_bad_input_is_said_before_a_model_is_loaded(shell, tmp_path, monkeypatch
         (["models", "--root", tmp_path / "absent"], "absent"),
         (["models", "--root", tmp_path / "data"], "VOCdevkit"),
         (["models", "--dataset", "lab"], "is for voc, context, coco, ade20k, not lab"),
-        (["models", "--dataset", "vocs"], "dataset is 'vocs'"),
+        (["models", "--dataset", "vocs"], "'vocs' is not one of 'voc'"),
         (["lab-models", "--batch-size", "none"], "batch_size is 'none'"),
         (["lab-models", "--device", "tpu"], "device"),
     ):

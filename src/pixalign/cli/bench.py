@@ -60,12 +60,13 @@ def run(
     from pixalign.bench.command import run_specs
     from pixalign.bench.spec import MODELS
     from pixalign.core import batching
-    from pixalign.model import Model, load
+    from pixalign.core.protocols import AlignmentModel
+    from pixalign.model import load
 
     at_once = passes(batch_size)
     batching.BatchSize(at_once)  # refuses what is no size before anything is loaded
 
-    def load_model(where: str) -> Model:
+    def load_model(where: str) -> AlignmentModel:
         asked = None if model is None else MODELS.get(model, model)
         return load(asked, device=where, dtype=str(dtype), batch_size=at_once)
 
