@@ -17,7 +17,7 @@ from lab.study import native_size
 from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.heatmaps import activation
 from pixalign.alignment.plan import plan_prompts, plan_timesteps
-from pixalign.alignment.scoring import attention_maps
+from pixalign.alignment.collect import attention_maps
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.load import hide_loading_bars
 from pixalign.config import AlignConfig

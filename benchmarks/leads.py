@@ -33,7 +33,7 @@ from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
 from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
-from pixalign.alignment.scoring import class_losses
+from pixalign.alignment.elbo import class_losses
 from pixalign.backbones import Backbone
 from pixalign.backbones.load import hide_loading_bars
 from pixalign.bench.metrics import Tally, bootstrap_weights, interval, pair_means, tally

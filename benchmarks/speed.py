@@ -41,7 +41,8 @@ from pixalign.alignment.calibrate import calibrate, exponents
 from pixalign.alignment.elbo import fixed_size
 from pixalign.alignment.heatmaps import activation, refine, to_image
 from pixalign.alignment.plan import plan_prompts, plan_timesteps
-from pixalign.alignment.scoring import attention_maps, class_scores
+from pixalign.alignment.collect import attention_maps
+from pixalign.alignment.elbo import class_scores
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.load import lay_out
 from pixalign.core.progress import Progress

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
-from pixalign.alignment.scoring import attention_maps, class_losses
+from pixalign.alignment.collect import attention_maps
+from pixalign.alignment.elbo import class_losses
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.batching import BatchSize
