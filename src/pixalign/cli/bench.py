@@ -63,13 +63,13 @@ def run(
         specs,
         root=root,
         model=model,
-        datasets=list(map(str, dataset or [])),
+        datasets=dataset or [],
         limit=limit,
         out=out,
         counts=counts,
         seed=seed,
         device=device,
-        dtype=str(dtype),
+        dtype=dtype,
         batch_size=passes(batch_size),
     )
     for folder, result in finished:
@@ -105,7 +105,7 @@ def check(
     """Read every picture's size and every mask of the datasets under a root, and count classes."""
     from pixalign.bench.command import check_root
 
-    for record in check_root(root, list(map(str, dataset or [])), split, limit):
+    for record in check_root(root, dataset or [], split, limit):
         if json_:
             print_json(record)
         else:
@@ -184,7 +184,7 @@ def generation(
     files = {name: Path(path) for name, _, path in pairs}
     options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
     options |= {"controls": controls, "classifier": classifier, "files": files}
-    options["sets"] = [*map(str, set_ or ()), *files] or SETS
+    options["sets"] = [*(set_ or ()), *files] or SETS
     print(table(run_generation_study(load_model(model, device, dtype), out, **options)))
 
 
@@ -206,7 +206,7 @@ def editing(
     from pixalign.bench.editing_study.summary import table
 
     options: dict[str, Any] = {"count": count, "steps": steps, "classifier": classifier}
-    options["rows"] = list(map(str, row or ROWS))
+    options["rows"] = list(row or ROWS)
     print(table(run_editing_study(load_model(model, device, "float32"), out, **options)))
 
 
