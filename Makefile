@@ -1,10 +1,10 @@
-# make setup | demo | bench | test | lint | wheel. Each command makes what it needs, from a bare clone.
+# make setup | demo | bench | test | test-all | lint | wheel. Each command makes what it needs, from a bare clone.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_SCENES ?= 6
 
-.PHONY: setup demo bench test lint wheel clean
+.PHONY: setup demo bench test test-all lint wheel clean
 
 setup: $(READY)
 
@@ -26,6 +26,9 @@ bench: setup
 
 # One thread a process: the processes share the cores.
 test: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+test-all: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: setup

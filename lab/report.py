@@ -12,6 +12,7 @@ from pixalign.backbones.locations import LAB_MODELS
 from pixalign.bench.editing_study import summary as retouched
 from pixalign.bench.generation_study import summary as composed
 from pixalign.core.files import write_bytes
+from pixalign.pictures.pages import environment
 
 RESULTS = ("test", "val", "stress", "choice", "quality")
 
@@ -106,13 +107,9 @@ TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 def render(template: Path, values: Mapping[str, Any]) -> str:
     """The document as text."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    environment.filters.update(points=points, signed=signed, correlation=correlation, share=share)
-    return environment.from_string(template.read_text(encoding="utf-8")).render(**values)
+    templates = environment(html=False)
+    templates.filters.update(points=points, signed=signed, correlation=correlation, share=share)
+    return templates.from_string(template.read_text(encoding="utf-8")).render(**values)
 
 
 def share(entry: Mapping[str, Any]) -> str:

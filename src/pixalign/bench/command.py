@@ -11,7 +11,7 @@ from typing import Any
 from pixalign.backbones.load import hide_loading_bars, resolve_device
 from pixalign.bench.datasets import DATASETS, Dataset, check, find_datasets, open_dataset
 from pixalign.bench.datasets.captions import load_counts
-from pixalign.bench.datasets.sample import CLASSES, class_list
+from pixalign.bench.datasets.sample import class_list, class_lists
 from pixalign.bench.examples import draw_examples
 from pixalign.bench.runner import Processes, check_counts, run
 from pixalign.bench.spec import MODELS, Spec, load_spec, spec_names
@@ -140,7 +140,7 @@ def check_root(
 
 def class_names(text: str) -> tuple[str, ...]:
     """The classes of a dataset, or the lines of a file."""
-    shipped = sorted(path.stem for path in CLASSES.glob("*.txt"))
+    shipped = class_lists()
     if text in shipped:
         return class_list(text)
     path = Path(text)

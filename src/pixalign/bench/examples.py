@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from torch import Tensor
 
 from pixalign.bench.clock import Clock
@@ -19,11 +20,11 @@ from pixalign.bench.store import Run
 from pixalign.core.files import write_bytes
 from pixalign.core.protocols import AlignmentModel as Aligner
 from pixalign.pictures.drawing import heat, tinted
+from pixalign.pictures.grid import Cell, picture_grid
 from pixalign.pictures.saving import write_png
 
 FOLDER, LIST = "pictures", "pictures.json"
 _CELL = 200
-_FONT = 14
 _MOST_CLASSES = 6
 
 
@@ -78,37 +79,13 @@ def sheet(
     picture = subject.sample.image
     truth = subject.truth.numpy()
     shown = np.where(truth == 255, 0, truth)
-    cells: list[list[tuple[str, Image.Image]]] = []
+    lines: list[list[Cell]] = []
     for row, maps in heatmaps.items():
         values = maps.cpu().numpy()
         best = values.argmax(0) + 1
         mask = np.where(values.max(0) >= thresholds[row], best, 0)
-        line = [(f"{row}: {name}", heat(one)) for name, one in zip(names, values, strict=False)]
-        cells.append([*line, (f"{row}: mask", tinted(picture, mask))])
-    return _grid([("picture", picture), ("truth", tinted(picture, shown))], cells)
-
-
-def _grid(
-    first: Sequence[tuple[str, Image.Image]], lines: Sequence[Sequence[tuple[str, Image.Image]]]
-) -> Image.Image:
-    """A first column, and lines beside it."""
-    height = _CELL + _FONT + 8
-    wide = 1 + max(len(line) for line in lines)
-    canvas = Image.new("RGB", (wide * (_CELL + 6), max(len(first), len(lines)) * height), "white")
-    for number, cell in enumerate(first):
-        _paste(canvas, cell, 0, number * height)
-    for number, line in enumerate(lines):
-        for place, cell in enumerate(line, 1):
-            _paste(canvas, cell, place * (_CELL + 6), number * height)
-    return canvas
-
-
-def _paste(canvas: Image.Image, cell: tuple[str, Image.Image], left: int, top: int) -> None:
-    text, image = cell
-    scale = _CELL / max(image.size)
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    font = ImageFont.load_default(_FONT)
-    while font.getlength(text) > _CELL:
-        text = text[:-2].rstrip(" .…") + "…"
-    ImageDraw.Draw(canvas).text((left + 2, top + 2), text, fill="black", font=font)
-    canvas.paste(image.resize(size, Image.Resampling.BILINEAR), (left, top + _FONT + 6))
+        line = [(heat(one), f"{row}: {name}") for name, one in zip(names, values, strict=False)]
+        lines.append([*line, (tinted(picture, mask), f"{row}: mask")])
+    first = [(picture, "picture"), (tinted(picture, shown), "truth")]
+    rows = [[cell, *line] for cell, line in zip_longest(first, lines, fillvalue=())]
+    return picture_grid(rows, side=_CELL, text=14, resample=Image.Resampling.BILINEAR)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +18,8 @@ from pixalign.bench.summary import write_result
 from pixalign.bench.tables import Table, markdown_page, points, signed, tables, warnings
 from pixalign.config import PRESETS, AlignConfig
 from pixalign.core.files import make_folder, write_bytes
+from pixalign.pictures.pages import data_uri, environment
+from pixalign.pictures.saving import encoded
 
 PAGE, TABLES = "report.html", "tables.md"
 PICTURES = "pictures"
@@ -129,10 +129,8 @@ def read_pictures(folder: Path) -> list[Picture]:
 
 def _jpeg(path: Path) -> bytes:
     """A picture at a third of its PNG's size or less."""
-    file = io.BytesIO()
     with Image.open(path) as image:
-        image.convert("RGB").save(file, format="JPEG", quality=88, subsampling=0, optimize=True)
-    return file.getvalue()
+        return encoded(image.convert("RGB"), "jpeg")
 
 
 def describe_config(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
@@ -173,18 +171,9 @@ def _classes(result: Result) -> list[tuple[str, ...]]:
 
 
 def _page(parts: list[SpecPart]) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.globals.update(uri=_data_uri, duration=duration)
     source = resources.files("pixalign.bench").joinpath("report.html.j2").read_text("utf-8")
-    return environment.from_string(source).render(parts=parts)
-
-
-def _data_uri(data: bytes, kind: str = "png") -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    templates = environment(html=True, uri=data_uri, duration=duration)
+    return templates.from_string(source).render(parts=parts)
 
 
 def duration(seconds: float) -> str:

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from pixalign.cli.common import Device, Json, print_json
+from pixalign.cli.choices import DatasetName, EditingRow, PromptSet
+from pixalign.cli.common import (
+    BatchSize,
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Seed,
+    passes,
+    print_json,
+)
 
 bench = typer.Typer(help="Datasets, metrics and the tables of the paper.", no_args_is_help=True)
 
@@ -23,22 +33,24 @@ def run(
     root: Annotated[Path | None, typer.Option(help="Folder that holds the datasets.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The paper's name (SD1.5), a hub id or a folder. [default: embedded]"),
+        typer.Option(
+            help="The paper's name (SD1.5), a hub id or a folder.",
+            show_default="the embedded model",
+        ),
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Only this dataset of the specs; repeatable.")
+        list[DatasetName] | None,
+        typer.Option(help="Only this dataset of the specs; repeatable."),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="The first so many images.", min=1)] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("bench-results"),
     counts: Annotated[
         Path | None, typer.Option(help="How often captions name each class; see `bench count`.")
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Each image draws its noise by this and its name.", min=0)
-    ] = 0,
+    seed: Seed = 0,
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
-    batch_size: Annotated[str, typer.Option(help="Passes at once: auto or a number.")] = "auto",
+    dtype: Dtype = "auto",
+    batch_size: BatchSize = "auto",
 ) -> None:
     """Run tables; stopped at any moment, the same command goes on. Then see `bench report`."""
     from pixalign.bench.command import run_specs
@@ -54,7 +66,7 @@ def run(
         seed=seed,
         device=device,
         dtype=dtype,
-        batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
+        batch_size=passes(batch_size),
     )
     for folder, result in finished:
         _print_result(folder, result)
@@ -80,9 +92,9 @@ def ls(json_: Json = False) -> None:
 def check(
     root: Annotated[Path, typer.Argument(help="Folder that holds the datasets.")],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Only this dataset; repeatable.")
+        list[DatasetName] | None, typer.Option(help="Only this dataset; repeatable.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="[default: the usual one]")] = None,
+    split: Annotated[str | None, typer.Option(show_default="the usual one")] = None,
     limit: Annotated[int | None, typer.Option(help="The first so many images.", min=1)] = None,
     json_: Json = False,
 ) -> None:
@@ -118,7 +130,9 @@ def count(
 @bench.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `bench run --out` made.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the report. [default: DIR]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report.", show_default="DIR")
+    ] = None,
     template: Annotated[
         Path | None, typer.Option(help="Fill NAME.md.j2 with the results instead, into NAME.md.")
     ] = None,
@@ -139,12 +153,10 @@ def report(
 @bench.command()
 def generation(
     out: Annotated[Path, typer.Option(help="Folder for the result file and the pictures.")],
-    model: Annotated[
-        str | None, typer.Option(help="Hub id, folder or lab:NAME; the embedded one if left out.")
-    ] = None,
+    model: Model = None,
     set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="lab-pairs, ae-animals, dvmp ...; repeatable. [default: lab-*]"),
+        list[PromptSet] | None,
+        typer.Option("--set", help="A set of prompts; repeatable.", show_default="lab-*"),
     ] = None,
     file: Annotated[
         list[str] | None, typer.Option(help="abc6k=PATH or ae=PATH: prompts that are read.")
@@ -157,7 +169,7 @@ def generation(
         bool, typer.Option(help="Also draw with other strengths and orders of the weights.")
     ] = False,
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+    dtype: Dtype = "auto",
 ) -> None:
     """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
     from pixalign.backbones.load import hide_loading_bars
@@ -175,12 +187,11 @@ def generation(
 @bench.command()
 def editing(
     out: Annotated[Path, typer.Option(help="Folder for the result file and the pictures.")],
-    model: Annotated[
-        str | None, typer.Option(help="lab:NAME or a folder; the embedded one if left out.")
-    ] = None,
+    model: Model = None,
     count: Annotated[int, typer.Option(help="Edits of test scenes.", min=2)] = 104,
     row: Annotated[
-        list[str] | None, typer.Option(help="ptp, elbo ...; repeatable. [default: all seven]")
+        list[EditingRow] | None,
+        typer.Option(help="What to compare; repeatable.", show_default="all"),
     ] = None,
     steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
     device: Device = "auto",

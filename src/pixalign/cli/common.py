@@ -1,4 +1,4 @@
-"""What all commands share."""
+"""What all commands share: options, choices, loading a model, printing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,50 @@ from typing import Annotated, Any
 
 import typer
 
+from pixalign.cli.choices import DtypeName, MemoryName
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Hub id, diffusers folder, .safetensors file or lab:NAME; see `pixalign models`.",
+        show_default="the embedded model",
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda (or cuda:1) or mps.")]
+Dtype = Annotated[DtypeName, typer.Option(help="Number type of the weights.")]
+BatchSize = Annotated[str, typer.Option(help="Passes at once: auto or a number.")]
+Memory = Annotated[MemoryName, typer.Option(help="low takes smaller batches.")]
+Seed = Annotated[int, typer.Option(help="Seed of the noise.", min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
+
+
+def passes(batch_size: str) -> int | str:
+    """ "auto", or a number; anything else is for the library to refuse."""
+    return int(batch_size) if batch_size.isdecimal() else batch_size
+
+
+def load_model(
+    model: str | None,
+    device: str,
+    dtype: str = "auto",
+    batch_size: str = "auto",
+    memory: str = "normal",
+    progress: bool = True,
+) -> Any:
+    """`pixalign.load` for a command: other libraries' bars are only for those who watch."""
+    from pixalign.backbones.load import hide_loading_bars
+    from pixalign.model import load
+
+    if not sys.stderr.isatty():
+        hide_loading_bars()
+    return load(
+        model,
+        device=device,
+        dtype=dtype,
+        batch_size=passes(batch_size),
+        memory=memory,
+        progress=progress,
+    )
 
 
 def print_json(record: Any) -> None:

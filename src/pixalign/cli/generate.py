@@ -57,7 +57,7 @@ def generate(
     from pixalign.core.checks import check_choice
     from pixalign.core.files import check_folder
     from pixalign.generation.plots import check_plots, plot_weights
-    from pixalign.pictures.drawing import titled_rows
+    from pixalign.pictures.grid import picture_grid
     from pixalign.pictures.saving import write_png
 
     check_choice("method", method, tuple(generation.METHODS))
@@ -86,7 +86,8 @@ def generate(
         plain = generation.generate(prompt, method="plain", **options)
         rows = [(before.image, after.image) for before, after in zip(plain, made, strict=True)]
         titles = [f"{prompt} · seed {one.seed}" for one in made]
-        write_png(out / "compare.png", titled_rows(rows, ("plain", method), titles))
+        grid = picture_grid(rows, headings=("plain", method), titles=titles, side=256)
+        write_png(out / "compare.png", grid)
     if json_:
         print_json([one.to_dict() for one in made])
     else:

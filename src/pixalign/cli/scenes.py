@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from pixalign.cli.choices import SplitName
+
 
 def scenes(
     out: Annotated[Path, typer.Option(help="Folder for the files.")],
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    split: Annotated[SplitName, typer.Option(help="Whose frequencies and numbers.")] = "test",
     count: Annotated[int, typer.Option(help="How many scenes.", min=1)] = 8,
     start: Annotated[int, typer.Option(help="Number of the first scene.", min=0)] = 0,
     size: Annotated[int, typer.Option(help="Pixels on a side.", min=32)] = 256,

@@ -33,10 +33,15 @@ def write_bytes(path: Path, data: bytes) -> Path:
     return path
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Write a file of UTF-8 whole or not at all."""
+    return write_bytes(path, text.encode())
+
+
 def write_json(path: Path, values: Mapping[str, Any]) -> Path:
     """Indented JSON; what is not a number (NaN) must have become null before."""
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
-    return write_bytes(path, (text + "\n").encode())
+    return write_text(path, text + "\n")
 
 
 def check_folder(folder: str | os.PathLike[str]) -> Path:

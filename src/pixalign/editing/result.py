@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from pixalign.core.files import make_folder, write_json
 from pixalign.pictures import drawing as viz
+from pixalign.pictures.grid import Cell, picture_grid
 from pixalign.pictures.saving import write_png
 
 _SIDE = 256  # pixels of a panel's longer side, at least
@@ -50,13 +50,18 @@ class Edit:
     def compare(self) -> Image.Image:
         """All pictures side by side, each with a caption."""
         figures = [f"{self.figures[name]:.1f} dB" for name in ("psnr",) if name in self.figures]
-        panels = [(self.source, f"source: {self.source_prompt}")]
+        panels: list[Cell] = [(self.source, f"source: {self.source_prompt}")]
         if self.figures:
             panels.append((self.reconstruction, " ".join(["reconstruction", *figures])))
         if self.heatmap is not None:
             panels.append((self.heatmap, f"heatmap: {', '.join(old for old, _ in self.changes)}"))
         panels.append((self.edited, f"{self.method}: {self.target_prompt}"))
-        return _side_by_side(panels)
+        longest = max(self.source.size)
+        side = longest * max(1, math.ceil(_SIDE / longest))
+        nearest = Image.Resampling.NEAREST
+        return picture_grid(
+            [panels], side=side, text=max(14, side // 24), lines=12, resample=nearest
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, as JSON-able values."""
@@ -93,23 +98,3 @@ class Edit:
             else:
                 written.append(write_png(place / f"{name}.png", picture))
         return [*written, write_json(place / "edit.json", self.to_dict())]
-
-
-def _side_by_side(panels: Sequence[tuple[Image.Image, str]]) -> Image.Image:
-    """Pictures of one size in a row on white, each above its caption."""
-    enlarge = max(1, math.ceil(_SIDE / max(panels[0][0].size)))
-    width, height = (side * enlarge for side in panels[0][0].size)
-    text_size = max(14, width // 24)
-    font = ImageFont.load_default(text_size)
-    letters = max(8, int(width / font.getlength("n")))
-    captions = [textwrap.fill(caption, letters) for _, caption in panels]
-    lines = max(caption.count("\n") + 1 for caption in captions)
-    gap = text_size // 2
-    room = lines * round(1.4 * text_size) + 2 * gap
-    sheet = Image.new("RGB", (len(panels) * (width + gap) + gap, height + gap + room), "white")
-    draw = ImageDraw.Draw(sheet)
-    for place, ((picture, _), caption) in enumerate(zip(panels, captions, strict=True)):
-        left = gap + place * (width + gap)
-        sheet.paste(picture.resize((width, height), Image.Resampling.NEAREST), (left, gap))
-        draw.multiline_text((left, height + 2 * gap), caption, fill="black", font=font)
-    return sheet

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import colorsys
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
+
+from pixalign.pictures.grid import picture_grid
 
 # Heatmap colours at equal distances from 0 to 1; lightness rises all the way.
 _HEAT = ("#000004", "#280b53", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac127", "#fcffa4")
@@ -65,7 +66,9 @@ def overlay(
     picture = picture.resize(
         (picture.width * enlarge, picture.height * enlarge), Image.Resampling.NEAREST
     )
-    return _above_legend(picture, legend, colours)
+    text_size = int(np.clip(max(picture.size) / 36, 14, 48))
+    width = max(picture.width, 24 * text_size)
+    return picture_grid([[picture], [_legend(legend, colours[1:], width, text_size)]], gap=0)
 
 
 def _blended(pixels: np.ndarray, tint: np.ndarray, mask: np.ndarray, opacity: float) -> np.ndarray:
@@ -83,78 +86,22 @@ def outline(mask: np.ndarray) -> np.ndarray:
     return edges
 
 
-def _above_legend(picture: Image.Image, legend: Sequence[str], colours: np.ndarray) -> Image.Image:
-    text_size = int(np.clip(max(picture.size) / 36, 14, 48))
-    font = ImageFont.load_default(text_size)
-    gap, swatch = text_size // 2, text_size
-    width = max(picture.width, 24 * text_size)
-    places: list[tuple[int, int]] = []
+def _legend(texts: Sequence[str], colours: np.ndarray, width: int, text_size: int) -> Image.Image:
+    """A swatch of each colour [N, 3] beside its text, in lines of at most ``width`` pixels."""
+    font, gap, swatch = ImageFont.load_default(text_size), text_size // 2, text_size
+    corners: list[tuple[int, int]] = []
     x, y = gap, gap
-    for text in legend:
+    for text in texts:
         needed = swatch + gap + int(font.getlength(text)) + 2 * gap
         if x > gap and x + needed > width:
             x, y = gap, y + swatch + gap
-        places.append((x, y))
+        corners.append((x, y))
         x += needed
-    sheet = Image.new("RGB", (width, picture.height + y + swatch + 2 * gap), "white")
-    sheet.paste(picture, ((width - picture.width) // 2, 0))
-    draw = ImageDraw.Draw(sheet)
-    for (left, top), text, colour in zip(places, legend, colours[1:], strict=True):
-        top += picture.height
+    picture = Image.new("RGB", (width, y + swatch + 2 * gap), "white")
+    draw = ImageDraw.Draw(picture)
+    for (left, top), text, colour in zip(corners, texts, colours.tolist(), strict=True):
         box = (left, top, left + swatch, top + swatch)
-        draw.rectangle(box, fill=tuple(int(part) for part in colour), outline="black")
-        draw.text(
-            (left + swatch + gap, top + swatch / 2), text, fill="black", font=font, anchor="lm"
-        )
-    return sheet
-
-
-def titled_rows(
-    rows: Sequence[Sequence[Image.Image]],
-    columns: Sequence[str],
-    titles: Sequence[str] = (),
-    side: int = 256,
-) -> Image.Image:
-    """Rows of pictures under the columns' headings, each row under its title if it has one.
-
-    Pictures are brought to ``side`` pixels on their longer side.
-    """
-    font, gap = ImageFont.load_default(16), 6
-    head, line = 26, 24 if titles else 0
-    cells = [[_fitted(picture, side) for picture in row] for row in rows]
-    width = gap + (side + gap) * max(len(row) for row in rows)
-    heights = [line + gap + max(cell.height for cell in row) for row in cells]
-    sheet = Image.new("RGB", (width, head + sum(heights) + gap), "white")
-    draw = ImageDraw.Draw(sheet)
-    for place, text in enumerate(columns):
-        draw.text((gap + place * (side + gap), 4), text, fill="black", font=font)
-    top = head
-    for index, row in enumerate(cells):
-        if titles:
-            draw.text((gap, top + 2), _shortened(titles[index], width, font), "#444444", font=font)
-        for place, cell in enumerate(row):
-            sheet.paste(cell, (gap + place * (side + gap), top + line))
-        top += heights[index]
-    return sheet
-
-
-def _fitted(picture: Image.Image, side: int) -> Image.Image:
-    scale = side / max(picture.size)
-    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-    return picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-
-
-def _shortened(text: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    while font.getlength(text) > width - 12:
-        text = text[:-2].rstrip(" .…") + "…"
-    return text
-
-
-def picture_rows(
-    shown: Mapping[str, Sequence[Image.Image]], columns: Sequence[str], titles: Sequence[str]
-) -> bytes:
-    """A WebP of small pictures: columns by their names in ``shown``, each row under its title."""
-    rows = list(zip(*(shown[column] for column in columns), strict=True))
-    file = io.BytesIO()
-    titled_rows(rows, columns, titles, side=128).save(file, format="WEBP", quality=85)
-    return file.getvalue()
+        draw.rectangle(box, fill=tuple(colour), outline="black")
+        place = (left + swatch + gap, top + swatch / 2)
+        draw.text(place, text, fill="black", font=font, anchor="lm")
+    return picture

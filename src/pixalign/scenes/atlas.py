@@ -63,6 +63,11 @@ def training_shares() -> np.ndarray:
     return shares
 
 
+def training_counts() -> dict[str, float]:
+    """`training_shares` by class name."""
+    return dict(zip(class_names(), training_shares().tolist(), strict=True))
+
+
 @cache
 def _rows() -> tuple[dict[str, str], ...]:
     return tuple(json.loads((DATA / "classes.json").read_text(encoding="utf-8")))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -13,11 +11,14 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from pixalign.alignment.result import Alignment
-from pixalign.pictures import drawing as viz
+from pixalign.pictures.drawing import heat, palette, tinted
+from pixalign.pictures.grid import picture_grid
+from pixalign.pictures.pages import data_uri, environment
+from pixalign.scenes.labelled import LabelledScene
 
 BETTER, WORSE, SAME = "#0b62a4", "#b3400e", "#666666"  # told apart by arrows too
 CELL, GAP, LINE, TEXT = 256, 12, 34, 364  # of summary.png, in pixels
-COLUMNS = ("picture", "truth", "before calibration", "after calibration")
+MASKS = ("picture", "truth", "before calibration", "after calibration")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,15 +33,15 @@ class Drawn:
     heat_after: tuple[Image.Image, ...]
 
 
-def draw(truth: np.ndarray, before: Alignment, after: Alignment) -> Drawn:
-    """The pictures of a scene with the true mask [H, W], without and with calibration."""
+def draw(scene: LabelledScene, before: Alignment, after: Alignment) -> Drawn:
+    """The pictures of a scene, without and with calibration."""
     return Drawn(
         picture=after.image,
-        truth=viz.tinted(after.image, truth),
-        before=viz.tinted(after.image, before.mask()),
-        after=viz.tinted(after.image, after.mask()),
-        heat_before=tuple(viz.heat(heatmap) for heatmap in before.heatmaps),
-        heat_after=tuple(viz.heat(heatmap) for heatmap in after.heatmaps),
+        truth=tinted(after.image, scene.truth.numpy()),
+        before=tinted(after.image, before.mask()),
+        after=tinted(after.image, after.mask()),
+        heat_before=tuple(heat(heatmap) for heatmap in before.heatmaps),
+        heat_after=tuple(heat(heatmap) for heatmap in after.heatmaps),
     )
 
 
@@ -107,29 +108,17 @@ def _way(before: float, after: float) -> str:
 
 def page(record: Mapping[str, Any], drawn: Sequence[Drawn]) -> str:
     """report.html: a record as in demo.json and each scene's pictures, in one file."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.globals.update(points=points, uri=data_uri, zip=zip)
+    templates = environment(html=True, points=points, uri=data_uri, zip=zip)
     source = resources.files("pixalign.scenes").joinpath("demo.html.j2").read_text("utf-8")
     most = max(len(scene["classes"]) for scene in record["scenes"])
-    return environment.from_string(source).render(
+    return templates.from_string(source).render(
         record=record,
         drawn=drawn,
         verdict=verdict(record["summary"]),
-        colours=["#" + bytes(colour).hex() for colour in viz.palette(most)[1:]],
-        scale=viz.heat(np.linspace(0, 1, 256)[None]),
+        colours=["#" + bytes(colour).hex() for colour in palette(most)[1:]],
+        scale=heat(np.linspace(0, 1, 256)[None]),
         shades={"better": BETTER, "worse": WORSE},
     )
-
-
-def data_uri(image: Image.Image) -> str:
-    """A picture as the text of an address that holds it whole."""
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 # ---- summary.png ----
@@ -138,42 +127,36 @@ def data_uri(image: Image.Image) -> str:
 def summary_picture(scenes: Sequence[Mapping[str, Any]], drawn: Sequence[Drawn]) -> Image.Image:
     """The first scene of each rule as a row: picture, truth, both masks, each class's IoU."""
     firsts = {scene["rule"]: index for index, scene in reversed(list(enumerate(scenes)))}
-    rows = sorted(firsts.values())
-    width = 4 * (CELL + GAP) + TEXT + 2 * GAP
-    sheet = Image.new("RGB", (width, LINE + 2 * GAP + len(rows) * (CELL + GAP)), "white")
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(21)
-    for column, title in enumerate((*COLUMNS, "IoU in %, before and after")):
-        place = (GAP + column * (CELL + GAP) + GAP * (column == 4), GAP)
-        pen.text(place, title, fill="black", font=font)
-    for row, index in enumerate(rows):
-        top = LINE + GAP + row * (CELL + GAP)
+    rows = []
+    for index in sorted(firsts.values()):
         one = drawn[index]
-        for column, image in enumerate((one.picture, one.truth, one.before, one.after)):
-            enlarged = image.resize((CELL, CELL), Image.Resampling.NEAREST)
-            sheet.paste(enlarged, (GAP + column * (CELL + GAP), top))
-        _figures(pen, scenes[index], (2 * GAP + 4 * (CELL + GAP), top))
-    return sheet
+        enlarged = [
+            image.resize((CELL, CELL), Image.Resampling.NEAREST)
+            for image in (one.picture, one.truth, one.before, one.after)
+        ]
+        rows.append([*enlarged, _figures(scenes[index])])
+    return picture_grid(rows, headings=(*MASKS, "IoU in %, before and after"), gap=GAP, text=21)
 
 
-def _figures(pen: ImageDraw.ImageDraw, scene: Mapping[str, Any], corner: tuple[int, int]) -> None:
+def _figures(scene: Mapping[str, Any]) -> Image.Image:
     """A scene's rule, then a line for each class: colour, name, IoU before and after."""
-    x, y = corner
+    panel = Image.new("RGB", (TEXT, CELL), "white")
+    pen = ImageDraw.Draw(panel)
     font, small = ImageFont.load_default(23), ImageFont.load_default(18)
-    pen.text((x, y), scene["rule"].capitalize(), fill="black", font=ImageFont.load_default(27))
-    pen.text((x, y + LINE), f"test scene {scene['scene']}", fill=SAME, font=small)
-    y += 2 * LINE + GAP
-    colours = [*viz.palette(len(scene["classes"]))[1:].tolist(), [150, 150, 150]]
+    pen.text((0, 0), scene["rule"].capitalize(), fill="black", font=ImageFont.load_default(27))
+    pen.text((0, LINE), f"test scene {scene['scene']}", fill=SAME, font=small)
+    y = 2 * LINE + GAP
+    colours = [*palette(len(scene["classes"]))[1:].tolist(), [150, 150, 150]]
     rows = [*scene["classes"], {"name": "background", **scene["background"]}]
     for row, colour in zip(rows, colours, strict=True):
         change = points(row["iou_before"], row["iou_after"])
         shade = BETTER if change > 0 else WORSE if change < 0 else SAME
-        pen.rectangle((x, y + 4, x + 18, y + 22), fill=tuple(colour))
-        pen.text((x + 28, y), row["name"], fill="black", font=font)
-        pen.text(
-            (x + 250, y), f"{100 * row['iou_before']:.1f}", fill="black", font=font, anchor="ra"
-        )
-        pen.text((x + 330, y), f"{100 * row['iou_after']:.1f}", fill=shade, font=font, anchor="ra")
+        pen.rectangle((0, y + 4, 18, y + 22), fill=tuple(colour))
+        pen.text((28, y), row["name"], fill="black", font=font)
+        for right, name, fill in ((250, "iou_before", "black"), (330, "iou_after", shade)):
+            pen.text((right, y), f"{100 * row[name]:.1f}", fill=fill, font=font, anchor="ra")
         if change:
             base, tip = (y + 21, y + 6) if change > 0 else (y + 6, y + 21)
-            pen.polygon([(x + 340, base), (x + 356, base), (x + 348, tip)], fill=shade)
+            pen.polygon([(340, base), (356, base), (348, tip)], fill=shade)
         y += LINE
+    return panel

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
+from pixalign.diffusion.sampling import to_pictures
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.render import render
-from pixalign.scenes.sample import SceneBatch
+from pixalign.scenes.sample import SceneBatch, class_slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,34 +36,51 @@ class LabelledScene:
         """The classes' names."""
         return [class_names()[label] for label in self.labels]
 
+    @property
+    def image(self) -> Image.Image:
+        """The picture for people."""
+        return to_pictures(self.picture[None])[0]
+
+    def in_class_order(self) -> LabelledScene:
+        """The same scene with its classes in the order of the class list."""
+        order = sorted(range(len(self.labels)), key=self.labels.__getitem__)
+        moved = torch.zeros(len(order) + 1, dtype=torch.int64, device=self.truth.device)
+        for place, before in enumerate(order, start=1):
+            moved[before + 1] = place
+        return replace(
+            self,
+            truth=moved[self.truth],
+            labels=tuple(self.labels[place] for place in order),
+            area=tuple(self.area[place] for place in order),
+            visible=tuple(self.visible[place] for place in order),
+        )
+
 
 def labelled_scenes(
     batch: SceneBatch, size: int, device: str, first: int = 0
 ) -> list[LabelledScene]:
-    """The scenes as an aligner sees them."""
+    """The scenes as a model sees them."""
     drawn = render(batch, size=size, device=device)
-    shares = torch.stack([(drawn.slots == s + 1).sum((1, 2)) for s in range(drawn.areas.shape[1])])
     pictures = (drawn.images * 255).round() / 255
+    seen, alone = drawn.visible_areas().tolist(), drawn.areas.tolist()
     found = []
-    for index in range(len(batch)):
-        mask, seen, alone = drawn.masks[index].long(), shares[:, index], drawn.areas[index]
-        slots: dict[int, list[int]] = {}
-        for slot in batch.order[index].tolist():
-            if batch.labels[index][slot] >= 0:
-                slots.setdefault(int(batch.labels[index][slot]), []).append(slot)
-        present = [label for label in slots if int(seen[slots[label]].sum())]
+    for index, slots in enumerate(class_slots(batch)):
+        pixels = {label: sum(seen[index][slot] for slot in own) for label, own in slots.items()}
+        present = [label for label, count in pixels.items() if count]
+        whole = [sum(alone[index][slot] for slot in slots[label]) for label in present]
+        mask = drawn.masks[index].long()
         truth = torch.zeros_like(mask)
-        for place, label in enumerate(present):
-            truth[mask == label + 1] = place + 1
-        pixels = [int(seen[slots[label]].sum()) for label in present]
-        whole = [int(alone[slots[label]].sum()) for label in present]
+        for place, label in enumerate(present, start=1):
+            truth[mask == label + 1] = place
         found.append(
             LabelledScene(
                 picture=pictures[index],
                 truth=truth,
                 labels=tuple(present),
-                area=tuple(count / truth.numel() for count in pixels),
-                visible=tuple(s / max(w, 1) for s, w in zip(pixels, whole, strict=True)),
+                area=tuple(pixels[label] / truth.numel() for label in present),
+                visible=tuple(
+                    pixels[label] / max(own, 1) for label, own in zip(present, whole, strict=True)
+                ),
                 number=first + index,
             )
         )

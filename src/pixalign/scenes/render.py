@@ -40,11 +40,19 @@ class Rendered:
     slots: Tensor  # uint8 [B, size, size], 0 background, 1 + slot
     areas: Tensor  # int64 [B, K], pixels each object would own if it stood alone
 
+    def pictures(self) -> np.ndarray:
+        """uint8 [B, size, size, 3], RGB."""
+        pixels: np.ndarray = (self.images * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+        return pixels
+
+    def visible_areas(self) -> Tensor:
+        """int64 [B, K]: the pixels that each object owns."""
+        slots = range(1, self.areas.shape[1] + 1)
+        return torch.stack([(self.slots == slot).sum((1, 2)) for slot in slots], dim=1)
+
     def visible_shares(self) -> Tensor:
         """float32 [B, K] in [0, 1]: the share of each object that nothing covers."""
-        slots = range(1, self.areas.shape[1] + 1)
-        seen = torch.stack([(self.slots == slot).sum((1, 2)) for slot in slots], dim=1)
-        return seen / self.areas.clamp(min=1)
+        return self.visible_areas() / self.areas.clamp(min=1)
 
 
 @torch.no_grad()

@@ -97,7 +97,7 @@ def concatenate(batches: list[SceneBatch]) -> SceneBatch:
 
 def full_captions(batch: SceneBatch) -> list[str]:
     """ "a photo of dog, palm tree": every class once, bare names."""
-    return [_full_caption(groups) for groups in _groups(batch)]
+    return [_full_caption(groups) for groups in class_slots(batch)]
 
 
 def attribute_captions(batch: SceneBatch) -> list[str]:
@@ -105,7 +105,7 @@ def attribute_captions(batch: SceneBatch) -> list[str]:
 
     The last classes lose their attributes where the caption would be too long.
     """
-    return [_attribute_caption(batch, *pair) for pair in enumerate(_groups(batch))]
+    return [_attribute_caption(batch, *pair) for pair in enumerate(class_slots(batch))]
 
 
 def class_phrases(batch: SceneBatch) -> list[dict[int, str]]:
@@ -115,11 +115,11 @@ def class_phrases(batch: SceneBatch) -> list[dict[int, str]]:
     """
     return [
         {label: _described(batch, scene, label, slots) for label, slots in groups.items()}
-        for scene, groups in enumerate(_groups(batch))
+        for scene, groups in enumerate(class_slots(batch))
     ]
 
 
-def _groups(batch: SceneBatch) -> list[dict[int, list[int]]]:
+def class_slots(batch: SceneBatch) -> list[dict[int, list[int]]]:
     """For each scene its classes in naming order, and the slots where they stand."""
     scenes = []
     for labels, order in zip(batch.labels.tolist(), batch.order.tolist(), strict=True):
@@ -283,7 +283,7 @@ def _training_captions(rng: np.random.Generator, batch: SceneBatch) -> list[str]
     """Full captions, some of them replaced: empty, one class of several, or attributes."""
     captions = []
     for scene, (draw, groups) in enumerate(
-        zip(rng.random(len(batch)).tolist(), _groups(batch), strict=True)
+        zip(rng.random(len(batch)).tolist(), class_slots(batch), strict=True)
     ):
         if draw < EMPTY:
             captions.append("")

@@ -7,22 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
+from pixalign.core.checks import check_choice
 from pixalign.core.files import make_folder, write_json
 from pixalign.pictures.drawing import palette
+from pixalign.pictures.grid import Cell, in_rows, picture_grid
 from pixalign.pictures.saving import mask_image, write_png
 from pixalign.scenes.atlas import STYLES, class_names, training_shares
 from pixalign.scenes.render import Rendered, render
 from pixalign.scenes.sample import (
     COLOURS,
+    SPLITS,
     SceneBatch,
     attribute_captions,
     full_captions,
     sample_scenes,
 )
 
-SHEET_CELL = 192
+SHEET_CELL, SHEET_COLUMNS = 192, 4
 SHEET_SCENES = 48
 BATCH = 32
 
@@ -40,28 +43,30 @@ def write_scenes(
     Per scene ``NNNNN.png`` and ``NNNNN_mask.png`` (palette PNG: 0 background, 1 + class index);
     for all ``scenes.json`` and ``sheet.png``, which shows the first 48.
     """
+    check_choice("split", split, tuple(SPLITS))
+    if count < 1:
+        raise ValueError(f"count is {count}; allowed: 1 or more")
     folder = make_folder(out)
     colours = palette(len(class_names()))
     paths: list[Path] = []
     entries: list[dict[str, Any]] = []
-    cells: list[Image.Image] = []
+    cells: list[Cell] = []
     for low in range(0, count, BATCH):
         batch = sample_scenes(split, start + low, min(BATCH, count - low))
         painted = render(batch, size)
-        pictures = (painted.images * 255).round().byte().permute(0, 2, 3, 1).numpy()
-        described = describe(batch, painted)
-        for scene, entry in enumerate(described):
+        pictures, masks = painted.pictures(), painted.masks.numpy()
+        for scene, entry in enumerate(describe(batch, painted)):
             name = f"{start + low + scene:05d}"
-            image = Image.fromarray(pictures[scene])
-            mask = mask_image(painted.masks[scene].numpy(), colours)
-            paths.append(write_png(folder / f"{name}.png", image))
-            paths.append(write_png(folder / f"{name}_mask.png", mask))
+            image, mask = pictures[scene], masks[scene]
+            paths.append(write_png(folder / f"{name}.png", Image.fromarray(image)))
+            paths.append(write_png(folder / f"{name}_mask.png", mask_image(mask, colours)))
             entries.append({"image": f"{name}.png", "mask": f"{name}_mask.png", **entry})
-            if len(cells) < SHEET_SCENES:
-                cells.append(_cell(image, mask, entry["captions"]["full"]))
+            beside = Image.fromarray(np.concatenate([image, colours[mask]], axis=1))
+            cells = [*cells, (beside, entry["captions"]["full"])][:SHEET_SCENES]
+    sheet = picture_grid(in_rows(cells, SHEET_COLUMNS), side=2 * SHEET_CELL, gap=8, text=12)
     values = {"split": split, "start": start, "size": size, "scenes": entries}
     paths.append(write_json(folder / "scenes.json", values))
-    paths.append(write_png(folder / "sheet.png", contact_sheet(cells)))
+    paths.append(write_png(folder / "sheet.png", sheet))
     return paths
 
 
@@ -95,32 +100,8 @@ def describe(batch: SceneBatch, painted: Rendered) -> list[dict[str, Any]]:
     return scenes
 
 
-def contact_sheet(cells: list[Image.Image], columns: int = 4) -> Image.Image:
-    """Equal pictures in rows."""
-    width, height = cells[0].size
-    columns = min(columns, len(cells))
-    sheet = Image.new("RGB", (columns * width, -(-len(cells) // columns) * height), "white")
-    for index, cell in enumerate(cells):
-        row, column = divmod(index, columns)
-        sheet.paste(cell, (column * width, row * height))
-    return sheet
-
-
 def _box(pixels: np.ndarray) -> list[int] | None:
     rows, columns = np.flatnonzero(pixels.any(1)), np.flatnonzero(pixels.any(0))
     if len(rows) == 0:
         return None
     return [int(rows[0]), int(columns[0]), int(rows[-1]) + 1, int(columns[-1]) + 1]
-
-
-def _cell(image: Image.Image, mask: Image.Image, caption: str) -> Image.Image:
-    """Picture and mask side by side above the caption."""
-    side = (SHEET_CELL, SHEET_CELL)
-    font = ImageFont.load_default(12)
-    cell = Image.new("RGB", (2 * SHEET_CELL + 8, SHEET_CELL + 24), "white")
-    cell.paste(image.resize(side, Image.Resampling.LANCZOS), (0, 0))
-    cell.paste(mask.convert("RGB").resize(side, Image.Resampling.NEAREST), (SHEET_CELL, 0))
-    while font.getlength(caption) > 2 * SHEET_CELL - 4:
-        caption = caption[:-2].rstrip(" .…") + "…"
-    ImageDraw.Draw(cell).text((3, SHEET_CELL + 4), caption, fill="black", font=font)
-    return cell

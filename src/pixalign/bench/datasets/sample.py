@@ -24,6 +24,11 @@ def class_list(name: str) -> tuple[str, ...]:
     return tuple((CLASSES / f"{name}.txt").read_text(encoding="utf-8").splitlines())
 
 
+def class_lists() -> tuple[str, ...]:
+    """The datasets whose classes come with the package."""
+    return tuple(sorted(path.stem for path in CLASSES.glob("*.txt")))
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """One picture and its truth.

@@ -29,7 +29,8 @@ from pixalign.editing.inversion import Inversion, InversionSettings
 from pixalign.editing.preparing import Task
 from pixalign.editing.result import Edit
 from pixalign.editing.run import edit_many
-from pixalign.pictures.drawing import picture_rows
+from pixalign.pictures.grid import in_columns, picture_grid
+from pixalign.pictures.saving import encoded
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.labelled import LabelledScene, labelled_scenes, native_side
@@ -182,7 +183,8 @@ def retouch(
     columns = ["source", "reconstruction", *(label for label in rows if "," not in label)]
     names = class_names()
     titles = [f"{t.source}: {names[t.old]} to {names[t.new]}" for t in asked[:SHOWN]]
-    write_bytes(path.with_suffix(".webp"), picture_rows(shown, columns, titles))
+    grid = picture_grid(in_columns(shown, columns), headings=columns, titles=titles, side=128)
+    write_bytes(path.with_suffix(".webp"), encoded(grid, "webp"))
     return result
 
 

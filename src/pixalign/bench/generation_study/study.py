@@ -41,7 +41,8 @@ from pixalign.generation.drawing import Drawing, Settings, Wish
 from pixalign.generation.prompt_sets import PROMPT_SETS, SetPrompt, read_abc6k, read_attend_excite
 from pixalign.generation.result import Generation
 from pixalign.generation.run import draw
-from pixalign.pictures.drawing import picture_rows
+from pixalign.pictures.grid import in_columns, picture_grid
+from pixalign.pictures.saving import encoded
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.sample import COLOURS
 from pixalign.text.entities import entities_of, given_entities
@@ -123,7 +124,9 @@ def compose(
         if "plain" in shown:
             titles = [one.text for one in texts[:SHOWN]]
             labels = [row.label for row in METHOD_ROWS if row.label in shown]
-            write_bytes(out / f"{name}-{set_name}.webp", picture_rows(shown, labels, titles))
+            rows = in_columns(shown, labels)
+            grid = picture_grid(rows, headings=labels, titles=titles, side=128)
+            write_bytes(out / f"{name}-{set_name}.webp", encoded(grid, "webp"))
     return result
 
 

@@ -1,0 +1,116 @@
+"""``pixalign segment``: which pixels of a picture belong to which words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from pixalign.cli.choices import CalibrationName, MethodName, PresetName
+from pixalign.cli.common import (
+    BatchSize,
+    Device,
+    Dtype,
+    Json,
+    Memory,
+    Model,
+    Seed,
+    load_model,
+    passes,
+    print_json,
+)
+
+
+def segment(
+    image: Annotated[str, typer.Argument(metavar="IMG", help="The picture.")],
+    classes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CLASS...", help="What to look for. 'dog=a golden dog' names it dog."
+        ),
+    ],
+    model: Model = None,
+    preset: Annotated[PresetName, typer.Option(help="Settings to start from.")] = "default",
+    method: Annotated[
+        MethodName | None,
+        typer.Option(help="How heatmaps are made.", show_default="the preset's, else elbo"),
+    ] = None,
+    calibrate: Annotated[
+        CalibrationName | None,
+        typer.Option(help="What calibrates a baseline's maps.", show_default="none"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the files.", show_default="IMG's name + -pixalign"),
+    ] = None,
+    caption: Annotated[
+        str | None, typer.Option(help="A text that contains the classes, to read instead.")
+    ] = None,
+    resize: Annotated[
+        Literal["square", "keep"] | None, typer.Option(help="Square, or keep the picture's shape.")
+    ] = None,
+    gamma: Annotated[
+        float | None, typer.Option(help="Strength: 1 is none, 1/3 the paper's.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Heatmaps below it are background, 0 to 1.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    batch_size: BatchSize = "auto",
+    memory: Memory = "normal",
+    json_: Json = False,
+) -> None:
+    """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
+    from pixalign.config import AlignConfig
+    from pixalign.core import batching
+    from pixalign.core.files import check_folder
+    from pixalign.methods import method_of
+    from pixalign.pictures.reading import read_image
+    from pixalign.text.prompts import as_phrases, locate
+
+    # Whatever is wrong is said before a model is loaded.
+    chosen = {"resize": resize, "gamma": gamma, "threshold": threshold}
+    overrides = {name: value for name, value in chosen.items() if value is not None}
+    config = AlignConfig.preset(preset, **overrides)
+    config = method_of(config, method).configured(config, calibrate)
+    phrases = as_phrases([_phrase(text) for text in classes])
+    if caption is not None:
+        locate(phrases, caption)
+    batching.BatchSize(passes(batch_size), memory)
+    read_image(image)
+    folder = out or (None if json_ else Path(f"{Path(image).stem}-pixalign"))
+    if folder is not None:
+        check_folder(folder)
+    loaded = load_model(model, device, dtype, batch_size, memory)
+    result = loaded.align(image, phrases, config=config, caption=caption, seed=seed)
+    if folder is not None:
+        result.save(folder)
+    if json_:
+        print_json(result.to_dict())
+    else:
+        _print_shares(result.to_dict())
+        print(f"written to {folder}")
+
+
+def _phrase(text: str) -> Any:
+    from pixalign.core.values import Phrase
+
+    name, separator, phrase = text.partition("=")
+    if separator and not phrase.strip():
+        raise ValueError(f"class {text!r} has nothing after '='")
+    return Phrase(name, phrase)
+
+
+def _print_shares(record: dict[str, Any]) -> None:
+    names = [row["name"] for row in record["classes"]]
+    width = max(map(len, [*names, "(background)"]))
+    for row in record["classes"]:
+        share, score = row["pixel_share"], row["score"]
+        print(f"{row['name']:<{width}}  {share:6.1%} of the pixels  score {score:.3f}")
+    print(f"{'(background)':<{width}}  {record['background_share']:6.1%} of the pixels")
+    for warning in record["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)

@@ -1,0 +1,196 @@
+"""``pixalign segment``, as typed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tiny
+from pixalign import AlignConfig
+from pixalign.core.batching import BatchSize
+
+SCRIPT = Path(sys.executable).with_name("pixalign")
+
+
+@pytest.fixture
+def picture(tmp_path):
+    path = tmp_path / "street photo.jpg"
+    tiny.photo(90, 60).save(path)
+    return path
+
+
+def segment(picture, sd1_folder, *more, classes=("dog", "hot dog", "car=a red car")):
+    return ("segment", picture, *classes, "--model", sd1_folder, "--device", "cpu", *more)
+
+
+def test_segment_writes_everything(shell, picture, sd1_folder, tmp_path):
+    code, out, _ = shell(*segment(picture, sd1_folder, "--out", tmp_path / "out", "--seed", 3))
+    assert code == 0
+    assert "dog" in out
+    assert "score" in out
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {
+        "mask.png", "overlay.png", "result.json",
+        "heatmap_1_dog.png", "heatmap_2_hot-dog.png", "heatmap_3_car.png",
+    }  # fmt: skip
+    mask = Image.open(tmp_path / "out" / "mask.png")
+    assert (mask.mode, mask.size) == ("P", (90, 60))
+    record = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert record["seed"] == 3
+    assert record["config"]["elbo_steps"] == 20
+    assert record["versions"]["torch"]
+    assert record["model"]["family"] == "sd"
+    assert [row["phrase"] for row in record["classes"]] == ["dog", "hot dog", "a red car"]
+    shares = np.bincount(np.asarray(mask).ravel(), minlength=4) / (90 * 60)
+    for row, share in zip(record["classes"], shares[1:], strict=True):
+        assert row["pixel_share"] == pytest.approx(share, abs=1e-6)
+
+
+def test_json_is_alone_on_stdout(picture, sd1_folder, tmp_path):
+    """A real process, so that libraries' chatter counts too."""
+    command = [SCRIPT, *segment(picture, sd1_folder, "--json", "--preset", "uncalibrated")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["classes"][0]["elbo"] is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == [picture.name]  # no files
+
+
+def test_options_reach_the_settings_of_json_and_file(shell, picture, sd1_folder, tmp_path):
+    options = ("--json", "--preset", "official", "--resize", "keep", "--gamma", "0.5")
+    more = ("--threshold", "0.25", "--caption", "a dog, a hot dog and a red car")
+    code, out, err = shell(*segment(picture, sd1_folder, *options, *more, "--out", tmp_path / "o"))
+    assert code == 0, err
+    record = json.loads(out)
+    assert record == json.loads((tmp_path / "o" / "result.json").read_text())
+    assert record["prompts"] == ["a dog, a hot dog and a red car"]
+    assert record["config"]["gamma"] == 0.5
+    assert record["config"]["resize"] == "keep"
+    assert record["threshold"] == 0.25
+    assert record["timesteps"]["elbo"] == list(range(1, 1000, 50))
+
+
+def test_fast_and_low_memory(shell, picture, sd1_folder, monkeypatch):
+    asked, of = set(), BatchSize.of
+
+    def spy(self, *rest):
+        asked.add(self.memory)
+        return of(self, *rest)
+
+    monkeypatch.setattr(BatchSize, "of", spy)
+    more = ("--json", "--preset", "fast", "--memory", "low")
+    code, out, err = shell(*segment(picture, sd1_folder, *more))
+    assert code == 0, err
+    record = json.loads(out)
+    assert asked == {"low"}
+    assert record["config"]["elbo_tolerance"] == AlignConfig.fast().elbo_tolerance
+    visited = len(record["timesteps"]["elbo"])
+    assert visited in (5, 10, 15, 20)
+    assert record["forwards"] == {"collect": 10, "elbo": 3 * visited}
+    assert [len(row["losses"]) for row in record["classes"]] == [visited] * 3
+
+
+def test_folder_is_named_after_the_picture(shell, picture, sd1_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = shell(*segment(picture, sd1_folder, "--preset", "uncalibrated"))
+    assert code == 0
+    assert "written to street photo-pixalign" in out
+    assert (tmp_path / "street photo-pixalign" / "mask.png").is_file()
+
+
+def test_without_a_model_the_embedded_one_is_asked(shell, picture, tmp_path):
+    arguments = ("segment", picture, "dog", "cat", "--device", "cpu", "--preset", "uncalibrated")
+    code, out, err = shell(*arguments, "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert record["model"]["name"] == "sd1-like, embedded"
+    assert record["model"]["family"] == "sd"
+
+
+def damaged(picture):
+    picture.write_bytes(picture.read_bytes()[:400])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"classes": ("dog", "dog")}, "class 'dog' is given twice"),
+        ({"classes": ("dog", " ")}, "class 2 of 2 is empty"),
+        ({"classes": ("dog=",)}, "nothing after '='"),
+        ({"classes": ("zebra " * 60,)}, "alone is longer"),
+        ({"more": ("--caption", "a cat")}, "does not occur in the caption"),
+        ({"more": ("--gamma", "0")}, "gamma is 0.0; allowed"),
+        ({"more": ("--threshold", "7")}, "threshold is 7.0; allowed: 0 to 1"),
+        ({"more": ("--device", "tpu")}, "device is 'tpu'; allowed"),
+        ({"more": ("--dtype", "int8")}, "'int8' is not one of 'auto', 'float32', 'float16'"),
+        ({"more": ("--batch-size", "lots")}, "batch_size is 'lots'; allowed"),
+        ({"more": ("--memory", "tiny")}, "'tiny' is not one of 'normal', 'low'"),
+        ({"more": ("--method", "damm")}, "'damm' is not one of 'elbo', 'attention', 'daam'"),
+        ({"more": ("--method", "ovam-optimized")}, "'ovam-optimized' is not one of"),
+        ({"more": ("--preset", "best")}, "'best' is not one of 'default', 'paper', 'official'"),
+        ({"more": ("--preset", "paper", "--method", "daam")}, "is made for 'elbo'"),
+        ({"more": ("--calibrate", "none")}, "calibrate of elbo is 'none'; allowed: 'elbo'"),
+        ({"more": ("--seed", "-1")}, "'--seed'"),
+        ({"model": "nowhere"}, "neither a folder nor a hub id"),
+        ({"model": "nobody/nothing"}, "is not to be had"),
+        ({"picture": "missing.png"}, "'missing.png' is missing"),
+        ({"damage": damaged}, "is damaged or cut short"),
+        ({"pixels": (1, 1)}, "1x1 pixels"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_two(
+    shell, picture, sd1_folder, tmp_path, monkeypatch, change, said
+):
+    monkeypatch.chdir(tmp_path)
+    if "damage" in change:
+        change["damage"](picture)
+    if "pixels" in change:
+        Image.new("RGB", change["pixels"]).save(picture)
+    before = sorted(tmp_path.iterdir())
+    arguments = ["segment", change.get("picture", picture), *change.get("classes", ("dog",))]
+    arguments += ["--model", change.get("model", sd1_folder)]
+    arguments += ["--device", "cpu"] if "--device" not in change.get("more", ()) else []
+    code, out, err = shell(*arguments, *change.get("more", ()))
+
+    assert code == 2
+    assert out == ""
+    lines = [line for line in err.splitlines() if line.startswith("pixalign: ")]
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert "Traceback" not in err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_output_that_is_a_file_is_refused_before_work(shell, picture, sd1_folder):
+    code, _, err = shell(*segment(picture, sd1_folder, "--out", picture))
+    assert code == 2
+    assert "is a file; name a folder" in err
+
+
+def test_other_methods(shell, picture, sd1_folder):
+    options = ("--model", sd1_folder, "--device", "cpu", "--json")
+    records = {}
+    for arguments in (
+        ("elbo",),
+        ("attention",),
+        ("daam",),
+        ("daam", "--calibrate", "elbo"),
+    ):
+        code, out, err = shell("segment", picture, "dog", "cat", "--method", *arguments, *options)
+        assert code == 0, err
+        records[arguments] = json.loads(out)
+    scores = {key: [row["score"] for row in one["classes"]] for key, one in records.items()}
+    assert [one["method"] for one in records.values()] == ["elbo", "attention", "daam", "daam"]
+    assert scores["attention",] == scores["daam",] == [1, 1]
+    assert min(scores["elbo",]) < 1
+    assert min(scores["daam", "--calibrate", "elbo"]) < 1
+    shares = [[row["pixel_share"] for row in one["classes"]] for one in records.values()]
+    assert len({tuple(each) for each in shares}) > 1

@@ -1,0 +1,35 @@
+"""Colours of heatmaps and masks."""
+
+import numpy as np
+from PIL import Image
+
+from pixalign.pictures.drawing import heat, overlay, palette, tinted
+
+
+def test_heat_runs_from_black_to_pale_and_gets_lighter():
+    colours = heat(np.linspace(0, 1, 64)[None])
+    assert colours.size == (64, 1)
+    light = np.asarray(colours.convert("L"))[0].astype(int)
+    assert (np.diff(light) >= 0).all()
+    assert light[0] < 5
+    assert light[-1] > 230
+
+
+def test_tinted_shows_labels_in_their_colours():
+    mask = np.zeros((8, 8), dtype=np.uint8)
+    mask[2:6, 2:6] = 2
+    pixels = np.asarray(tinted(Image.new("RGB", (8, 8), "black"), mask, opacity=1.0))
+    assert (pixels[4, 4] == palette(2)[2]).all()
+    assert (pixels[2, 3] == 255).all()
+    assert len(set(pixels[0, 0].tolist())) == 1  # grey
+
+
+def test_the_overlay_stands_above_its_legend():
+    """Every class has a swatch below the picture, also where the legend takes several lines."""
+    image, names = Image.new("RGB", (100, 480)), [f"class number {n}" for n in range(9)]
+    mask = np.zeros((480, 100), dtype=np.uint8)
+    mask[:, 50:] = 1
+    pixels = np.asarray(overlay(image, mask, names, opacity=1.0))
+    assert (pixels[:480, 60:90] == palette(9)[1]).all()
+    below = {tuple(colour) for colour in pixels[480:].reshape(-1, 3).tolist()}
+    assert {tuple(colour) for colour in palette(9)[1:].tolist()} < below

@@ -1,0 +1,103 @@
+"""Scenes beside their truth."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pixalign.scenes.draw import draw_scenes
+from pixalign.scenes.labelled import labelled_scenes
+from pixalign.scenes.render import render
+from pixalign.scenes.sample import (
+    sample_scenes,
+)
+
+
+def test_labelled_scenes_hold_the_truth():
+    batch = draw_scenes("test", 45)
+    drawn, group = render(batch, size=64), labelled_scenes(batch, 64, "cpu", first=7)
+    shares = drawn.visible_shares()
+    assert [scene.number for scene in group] == list(range(7, 52))
+    singles = copies = 0
+    for index, scene in enumerate(group):
+        count = len(scene.labels)
+        assert scene.truth.dtype == torch.int64
+        assert scene.truth.unique().tolist() == list(range(count + 1))
+        numbers = torch.tensor([0, *[label + 1 for label in scene.labels]])
+        assert torch.equal(numbers[scene.truth], drawn.masks[index].long())
+        for place, label in enumerate(scene.labels):
+            pixels = int((scene.truth == place + 1).sum())
+            assert pixels > 0
+            assert scene.area[place] == pytest.approx(pixels / 64**2)
+            assert 0 < scene.visible[place] <= 1
+            slots = np.flatnonzero(batch.labels[index] == label)
+            if len(slots) == 1:
+                singles += 1
+                seen = float(shares[index, slots[0]])
+                assert scene.visible[place] == pytest.approx(seen, abs=1e-6)
+            else:
+                copies += 1
+                whole = int(drawn.areas[index, slots].sum())
+                assert scene.visible[place] == pytest.approx(pixels / whole)
+        said = batch.captions[index].removeprefix("a photo of ").split(", ")
+        assert scene.names == [name for name in said if name in scene.names]
+        assert {label for label in batch.labels[index] if label >= 0} >= set(scene.labels)
+        levels = scene.picture.double() * 255
+        assert (levels - levels.round()).abs().max() < 1e-4
+        assert (scene.picture - drawn.images[index]).abs().max() <= 0.5 / 255 + 1e-6
+    assert singles > 50
+    assert copies > 0
+    assert any(scene.names != sorted(scene.names) for scene in group)
+
+
+def test_classes_are_named_in_the_captions_order():
+    batch = sample_scenes("val", 0, 1, objects=3)
+    turned = replace(batch, order=batch.order[:, ::-1].copy())
+    (first,), (second,) = (labelled_scenes(one, 64, "cpu") for one in (batch, turned))
+    assert first.labels == second.labels[::-1]
+    assert first.area == second.area[::-1]
+    order = {label: place for place, label in enumerate(first.labels)}
+    known = [0, *[order[label] + 1 for label in second.labels]]
+    assert torch.equal(torch.tensor(known)[second.truth], first.truth)
+
+
+def test_what_is_wholly_hidden_is_not_asked_for():
+    batch = sample_scenes("val", 0, 1, objects=3)
+    centres, sizes = batch.centres.copy(), batch.sizes.copy()
+    centres[0, :3], sizes[0, :3] = ((0.25, 0.25), (0.7, 0.7), (0.7, 0.7)), (0.3, 0.03, 0.5)
+    hidden = replace(batch, centres=centres, sizes=sizes)
+    assert render(hidden, size=64).visible_shares()[0, 1] == 0
+    (scene,) = labelled_scenes(hidden, 64, "cpu")
+    assert set(scene.labels) == set(batch.labels[0, [0, 2]].tolist())
+    assert scene.truth.unique().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 12])
+def test_scenes_are_of_two_three_and_four_objects_in_equal_parts(count):
+    batch = draw_scenes("val", count)
+    assert len(batch) == count
+    objects = (batch.labels >= 0).sum(1)
+    parts = np.bincount(objects, minlength=5)
+    assert parts[:2].sum() == 0
+    assert parts[2:].max() - parts[2:].min() <= 1
+    assert (np.diff(objects) >= 0).all()
+
+
+def test_scenes_in_the_order_of_the_class_list():
+    for scene in labelled_scenes(draw_scenes("test", 12), 64, "cpu"):
+        ordered = scene.in_class_order()
+        assert list(ordered.labels) == sorted(scene.labels)
+        assert (ordered.picture, ordered.number) == (scene.picture, scene.number)
+        for label in scene.labels:
+            before, after = scene.labels.index(label), ordered.labels.index(label)
+            assert ordered.area[after] == scene.area[before]
+            assert ordered.visible[after] == scene.visible[before]
+            assert torch.equal(ordered.truth == after + 1, scene.truth == before + 1)
+
+
+def test_the_image_is_the_picture():
+    (scene,) = labelled_scenes(sample_scenes("val", 3, 1), 64, "cpu")
+    assert np.array_equal(
+        np.asarray(scene.image), (scene.picture * 255).round().byte().permute(1, 2, 0).numpy()
+    )
