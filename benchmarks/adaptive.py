@@ -16,22 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.study import native_size
-from lab.trial import in_groups
+import pixalign as pa
+from lab.measured import scene_attention, scene_groups, scene_losses
 from pixalign.alignment.adaptive import expected_change, stages
-from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.calibrate import alignment_scores, exponents
 from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.backbones.load import hide_loading_bars
 from pixalign.bench.metrics import Tally, bootstrap_weights, figures, interval, tally
 from pixalign.config import AlignConfig
 from pixalign.core.files import write_json
-from pixalign.core.progress import Progress
 from pixalign.core.provenance import device_name
-from pixalign.scenes.draw import draw_scenes
 
 TOLERANCES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
-_CHUNK = 24
 
 
 def powers_after(losses: Tensor, budget: Any, config: AlignConfig) -> tuple[Tensor, int]:
@@ -64,36 +60,31 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
     hide_loading_bars()
-    aligner = Aligner.from_pretrained(device=args.device, dtype="float32")
-    backbone = aligner.backbone
+    model = pa.load(device=args.device, dtype="float32")
     changes = {"gamma": args.gamma, "centred": False} if args.gamma else {}
-    config = AlignConfig(**changes).resolved(backbone.family, aligner.own)
+    config = model.resolve(AlignConfig(**changes))
     budgets: dict[str, Any] = {"full": len(stages(config.elbo_steps, config.elbo_stage))}
     budgets |= {f"{config.elbo_stage * n} steps": n for n in (1, 2, 3)}
     budgets |= {f"tolerance {t:g}": t for t in TOLERANCES}
     tallies: dict[str, list[Tally]] = {name: [] for name in ("uncalibrated", *budgets)}
     used = dict.fromkeys(budgets, 0)
-    scenes = draw_scenes(args.split, args.count)
-    with Progress(len(scenes), "scenes", True, "scene") as progress:
-        needs = ({"own": config}, {"20": config}, aligner.batch_size)
-        size = native_size(aligner)
-        for group in in_groups(backbone, scenes, size, *needs, chunk=_CHUNK):
-            for subject, measured in group:
-                losses = measured.losses["20"]
-                chosen = {n: powers_after(losses, b, config) for n, b in budgets.items()}
-                rows = torch.stack([torch.ones(len(losses)), *(p for p, _ in chosen.values())])
-                heatmaps = heatmaps_under(
-                    measured.maps["own"], config.cross_weights, rows, (size, size)
-                )
-                labels = [label + 1 for label in subject.labels]
-                counted = tally(heatmaps, subject.truth, labels, subject.number)
-                for name, one in zip(tallies, counted, strict=True):
-                    tallies[name].append(one)
-                for name, (_, steps) in chosen.items():
-                    used[name] += steps * len(losses)
-                progress.advance(1)
-    result = summary(tallies, used, len(scenes))
-    result |= {"split": args.split, "device": device_name(backbone.device)}
+    images = 0
+    for group, latents in scene_groups(model, args.split, args.count):
+        maps = scene_attention(model, group, latents, config)
+        measured = scene_losses(model, group, latents, config)
+        for subject, attention, losses in zip(group, maps, measured, strict=True):
+            chosen = {n: powers_after(losses, b, config) for n, b in budgets.items()}
+            rows = torch.stack([torch.ones(len(losses)), *(p for p, _ in chosen.values())])
+            heatmaps = heatmaps_under(attention, config.cross_weights, rows, subject.size)
+            labels = [label + 1 for label in subject.labels]
+            counted = tally(heatmaps, subject.truth, labels, subject.index)
+            for name, row in zip(tallies, counted, strict=True):
+                tallies[name].append(row)
+            for name, (_, steps) in chosen.items():
+                used[name] += steps * len(losses)
+        images += len(group)
+    result = summary(tallies, used, images)
+    result |= {"split": args.split, "device": device_name(model.backbone.device)}
     result |= {"gamma": config.gamma, "centred": config.centred}
     if args.out:
         write_json(args.out, result)
@@ -110,12 +101,12 @@ def summary(tallies: dict[str, list[Tally]], used: dict[str, int], images: int) 
     made = {name: figures(Tally.concatenate(rows), weights, None) for name, rows in tallies.items()}
     full, drawn = made["full"]
     rows = {}
-    for name, (one, values) in made.items():
+    for name, (row, values) in made.items():
         low, high = interval(values - drawn)
         rows[name] = {
-            "miou": round(one.miou, 3),
+            "miou": round(row.miou, 3),
             "minus_full": {
-                "value": round(one.miou - full.miou, 3),
+                "value": round(row.miou - full.miou, 3),
                 "low": round(low, 3),
                 "high": round(high, 3),
             },

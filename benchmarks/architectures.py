@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from lab.vocabulary import build_tokenizer
-from pixalign.backbones import Backbone, load, wrap
+from pixalign.backbones import Backbone, load_backbone, wrap
 from pixalign.backbones.load import hide_loading_bars, resolve_device, resolve_dtype
 from pixalign.backbones.locations import EMBEDDED
 from pixalign.backbones.model_settings import model_settings
@@ -64,7 +64,7 @@ class Model:
     backbone: Backbone
     latents: Tensor
     names: tuple[str, ...]
-    own: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def pipe(self) -> Any:
@@ -88,7 +88,7 @@ def build(arch: str, device: str = "cpu", dtype: str = "auto") -> Model:
     place = resolve_device(device)
     if arch == "embedded":
         hide_loading_bars()
-        backbone = load(EMBEDDED, device, dtype)
+        backbone = load_backbone(EMBEDDED, device, dtype)
         return Model(backbone, _scene(backbone), names_of(arch), model_settings(EMBEDDED))
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         torch.manual_seed(0)

@@ -11,23 +11,15 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import torch
 
-from lab.study import native_size
-from pixalign.alignment.aligner import Aligner
+import pixalign as pa
+from lab.measured import scene_attention, scene_groups
 from pixalign.alignment.heatmaps import activation
-from pixalign.alignment.plan import plan_prompts, plan_timesteps
-from pixalign.alignment.collect import attention_maps
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.load import hide_loading_bars
-from pixalign.config import AlignConfig
-from pixalign.core.progress import Progress
 from pixalign.scenes.atlas import class_names
-from pixalign.scenes.draw import draw_scenes
-from pixalign.scenes.labelled import labelled_scenes
 
 BOUNDS = (1.2, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0)
-_CHUNK = 24
 
 
 def main(arguments: list[str] | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -37,35 +29,19 @@ def main(arguments: list[str] | None = None) -> tuple[np.ndarray, np.ndarray]:
     parser.add_argument("--device", default="auto")
     args = parser.parse_args(arguments)
     hide_loading_bars()
-    aligner = Aligner.from_pretrained(device=args.device, dtype="float32")
-    backbone, names = aligner.backbone, class_names()
-    config = AlignConfig.uncalibrated().resolved(backbone.family, aligner.own)
+    model, names = pa.load(device=args.device, dtype="float32"), class_names()
+    config = model.resolve(pa.AlignConfig.uncalibrated())
     assert config.cross_weights is not None
-    scenes, rng = draw_scenes("val", args.count), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     present, absent = [], []
-    with Progress(len(scenes), "scenes", True, "scene") as progress:
-        for first in range(0, len(scenes), _CHUNK):
-            part = scenes[first : first + _CHUNK]
-            group = labelled_scenes(part, native_size(aligner), str(backbone.device), first=first)
-            others = [rng.choice(np.setdiff1d(np.arange(len(names)), s.labels)) for s in group]
-            words = [
-                plan_prompts(backbone, [*s.names, names[other]], None, config)
-                for s, other in zip(group, others, strict=True)
-            ]
-            latents = backbone.encode_image(torch.stack([s.picture for s in group]) * 2 - 1)
-            visits = [
-                plan_timesteps(
-                    backbone.schedule, latents[:1], config, torch.Generator().manual_seed(s.number)
-                )[0]
-                for s in group
-            ]
-            how = (config, aligner.batch_size, Progress(0, "", show=False))
-            for maps in attention_maps(backbone, latents, words, visits, *how):
-                combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
-                *there, last = activation(combined).tolist()
-                present += there
-                absent.append(last)
-            progress.advance(len(group))
+    for group, latents in scene_groups(model, "val", args.count):
+        others = [rng.choice(np.setdiff1d(np.arange(len(names)), s.labels)) for s in group]
+        classes = [[*s.phrases, names[k]] for s, k in zip(group, others, strict=True)]
+        for maps in scene_attention(model, group, latents, config, classes):
+            combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
+            *there, last = activation(combined).tolist()
+            present += there
+            absent.append(last)
     kinds = {"present": np.array(present), "absent": np.array(absent)}
     for kind, values in kinds.items():
         low, median, high = np.quantile(values, [0, 0.5, 1])

@@ -26,29 +26,28 @@ from speed import flops_per_forward
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from lab.study import native_size
-from lab.trial import in_groups
+import pixalign as pa
+from lab.measured import scene_attention, scene_groups
 from pixalign.alignment.adaptive import stages
-from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
+from pixalign.alignment.elbo import class_losses
 from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
-from pixalign.alignment.elbo import class_losses
 from pixalign.backbones import Backbone
 from pixalign.backbones.load import hide_loading_bars
+from pixalign.bench.measuring import Subject, image_seed
 from pixalign.bench.metrics import Tally, bootstrap_weights, interval, pair_means, tally
 from pixalign.config import AlignConfig
 from pixalign.core.files import write_json
 from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
 from pixalign.core.values import AttentionMaps
-from pixalign.scenes.draw import draw_scenes
-from pixalign.scenes.labelled import LabelledScene
+from pixalign.pictures.reading import to_pixels
 
 REFERENCE = 100  # timesteps
 GRID = 40  # timesteps from which some are chosen
 BUDGETS = (5, 10, 20)
-_CHUNK = 12
 # Kinds of noise: the first is the library's, and from the last on each class has its own.
 _OWN, _REFERENCE, _GRID, _HALF, _ALONE = range(5)
 
@@ -57,7 +56,7 @@ _OWN, _REFERENCE, _GRID, _HALF, _ALONE = range(5)
 class Scene:
     """One scene: its attention, and by name the losses float32 [N, T] of its classes."""
 
-    subject: LabelledScene
+    subject: Subject
     maps: AttentionMaps
     losses: dict[str, Tensor]
 
@@ -82,82 +81,89 @@ class Lead:
 
     def bounds(self, scene: Scene) -> Tensor:
         """float64 [N]: the ELBO of each class."""
-        weights = self.weights[scene.subject.number % 2]
+        weights = self.weights[scene.subject.index % 2]
         losses = torch.stack([scene.losses[part] for part in self.parts]).double().mean(0)
         return weighted_elbo(losses, weights / weights.sum())
 
 
-def drawn(
-    backbone: Backbone, config: AlignConfig, number: int, latents: Tensor, kind: int, steps: int
+def noised(
+    backbone: Backbone,
+    config: AlignConfig,
+    subject: Subject,
+    latents: Tensor,
+    kind: int,
+    steps: int,
 ) -> NoisedTimesteps:
-    """``steps`` even timesteps for a scene, with noise of that kind; kind 0 is the library's."""
-    generator = torch.Generator().manual_seed(1_000_003 * kind + number)
+    """``steps`` even timesteps for a scene, with noise of that kind; kind 0 is the benchmark's."""
+    generator = torch.Generator().manual_seed(image_seed(kind, subject.sample.key))
     settings = replace(config, elbo_steps=steps)
-    visit = plan_timesteps(backbone.schedule, latents[:1], settings, generator)[1]
-    assert visit is not None
-    return visit
+    timesteps = plan_timesteps(backbone.schedule, latents[:1], settings, generator)[1]
+    assert timesteps is not None
+    return timesteps
 
 
-def with_less_noise(backbone: Backbone, visit: NoisedTimesteps) -> NoisedTimesteps:
-    """The visit where noise is half as strong: a picture of half the side is hidden as much."""
+def with_less_noise(backbone: Backbone, full: NoisedTimesteps) -> NoisedTimesteps:
+    """Timesteps where noise is half as strong: a picture of half the side is hidden as much."""
     table = backbone.schedule.at_positions(torch.linspace(0, 1, 1000))
     levels = (table.sigma / table.alpha).log()
-    wanted = (visit.steps.sigma / visit.steps.alpha / 2).log()
+    wanted = (full.steps.sigma / full.steps.alpha / 2).log()
     nearest = (levels[None] - wanted[:, None]).abs().argmin(1)
-    return NoisedTimesteps(table[nearest], visit.noise)
+    return NoisedTimesteps(table[nearest], full.noise)
 
 
 def named_losses(
-    aligner: Aligner,
+    model: AlignmentModel,
     latents: Tensor,
-    words: Sequence[PromptPlan],
-    visits: Sequence[dict[str, NoisedTimesteps]],
+    plans: Sequence[PromptPlan],
+    timesteps: Sequence[dict[str, NoisedTimesteps]],
 ) -> list[dict[str, Tensor]]:
-    """Each image's losses [N, T] at each of its visits; all go through the network together."""
-    joint = [NoisedTimesteps.concatenate(list(own.values())) for own in visits]
+    """Each image's losses [N, T] by the names of its timesteps; all go through together."""
+    joint = [NoisedTimesteps.concatenate(list(own.values())) for own in timesteps]
     quiet = Progress(0, "", show=False)
-    found = class_losses(aligner.backbone, latents, words, joint, aligner.batch_size, quiet)
-    lengths = [len(visit.steps) for visit in visits[0].values()]
-    return [dict(zip(visits[0], torch.split(one, lengths, 1), strict=True)) for one in found]
+    losses = class_losses(model.backbone, latents, plans, joint, model.batch_size, quiet)
+    lengths = [len(part.steps) for part in timesteps[0].values()]
+    return [dict(zip(timesteps[0], torch.split(one, lengths, 1), strict=True)) for one in losses]
 
 
 def independent_losses(
-    aligner: Aligner, config: AlignConfig, group: Sequence[LabelledScene], latents: Tensor
+    model: AlignmentModel, config: AlignConfig, group: Sequence[Subject], latents: Tensor
 ) -> list[Tensor]:
     """Each scene's losses [N, T] without shared noise: every class is measured alone."""
     sizes = [len(subject.labels) for subject in group]
     owners = torch.arange(len(group)).repeat_interleave(torch.tensor(sizes)).to(latents.device)
-    alone = [replace(one, labels=(label,)) for one in group for label in one.labels]
-    words = [plan_prompts(aligner.backbone, one.names, None, config) for one in alone]
-    visit = partial(drawn, aligner.backbone, config, latents=latents, steps=config.elbo_steps)
-    visits = [{"own": visit(one.number, kind=_ALONE + one.labels[0])} for one in alone]
-    found = named_losses(aligner, latents[owners], words, visits)
-    return list(torch.split(torch.cat([one["own"] for one in found]), sizes))
+    draw = partial(noised, model.backbone, config, latents=latents, steps=config.elbo_steps)
+    plans, timesteps = [], []
+    for subject in group:
+        for label, phrase in zip(subject.labels, subject.phrases, strict=True):
+            plans.append(plan_prompts(model.backbone, [phrase], None, config))
+            timesteps.append({"own": draw(subject, kind=_ALONE + label)})
+    losses = named_losses(model, latents[owners], plans, timesteps)
+    return list(torch.split(torch.cat([one["own"] for one in losses]), sizes))
 
 
 def measured(
-    aligner: Aligner, config: AlignConfig, group: Sequence[LabelledScene]
+    model: AlignmentModel, config: AlignConfig, group: Sequence[Subject], latents: Tensor
 ) -> list[dict[str, Tensor]]:
     """Each scene's losses in every way that a lead needs."""
-    backbone, count = aligner.backbone, config.elbo_steps
-    words = [plan_prompts(backbone, subject.names, None, config) for subject in group]
-    pixels = torch.stack([subject.picture for subject in group]) * 2 - 1
-    large, small = (backbone.encode_image(part) for part in (pixels, avg_pool2d(pixels, 2)))
+    backbone, count = model.backbone, config.elbo_steps
+    plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
+    pixels = torch.cat([to_pixels(s.sample.image, backbone.native_size) for s in group])
+    small = backbone.encode_image(avg_pool2d(pixels, 2))
     wide, narrow = [], []
     for subject in group:
-        visit = partial(drawn, backbone, config, subject.number)
-        own, half = visit(large, _OWN, count), visit(small, _HALF, count)
-        visits = {"full": own, "negated": NoisedTimesteps(own.steps, -own.noise)}
-        visits["grid"] = visit(large, _GRID, GRID)
-        visits["reference"] = visit(large, _REFERENCE, REFERENCE)
-        wide.append(visits)
+        draw = partial(noised, backbone, config, subject)
+        own, half = draw(latents, _OWN, count), draw(small, _HALF, count)
+        timesteps = {"full": own, "negated": NoisedTimesteps(own.steps, -own.noise)}
+        timesteps["grid"] = draw(latents, _GRID, GRID)
+        timesteps["reference"] = draw(latents, _REFERENCE, REFERENCE)
+        wide.append(timesteps)
         narrow.append({"half": half, "moved": with_less_noise(backbone, half)})
-    found = named_losses(aligner, large, words, wide)
-    less = named_losses(aligner, small, words, narrow)
-    alone = independent_losses(aligner, config, group, large)
-    for one, other, third in zip(found, less, alone, strict=True):
+    losses = named_losses(model, latents, plans, wide)
+    less = named_losses(model, small, plans, narrow)
+    alone = independent_losses(model, config, group, latents)
+    for one, other, third in zip(losses, less, alone, strict=True):
         one |= {**other, "independent": third}
-    return found
+    return losses
 
 
 def cost_at_half(backbone: Backbone) -> float:
@@ -228,7 +234,7 @@ ALLOCATIONS: dict[str, Callable[[Sequence[Scene], int], Tensor]] = {
 
 def allocations(scenes: Sequence[Scene]) -> Iterator[tuple[str, Lead]]:
     """Every allocation at every budget; each half of the scenes takes what the other chose."""
-    halves = [[scene for scene in scenes if scene.subject.number % 2 == part] for part in (0, 1)]
+    halves = [[scene for scene in scenes if scene.subject.index % 2 == part] for part in (0, 1)]
     for budget in BUDGETS:
         for name, choose in ALLOCATIONS.items():
             weights = choose(halves[1], budget), choose(halves[0], budget)
@@ -264,21 +270,21 @@ def tallies_of(
     """Every lead's pixels, scene by scene."""
     tallies: dict[str, list[Tally]] = {name: [] for name in ("uncalibrated", *leads)}
     for scene in scenes:
-        subject, size = scene.subject, (scene.subject.truth.shape[0], scene.subject.truth.shape[1])
+        subject = scene.subject
         rows = [powers(lead.bounds(scene), config) for lead in leads.values()]
         both = torch.stack([torch.ones_like(rows[0]), *rows])
-        heatmaps = heatmaps_under(scene.maps, config.cross_weights, both, size)
+        heatmaps = heatmaps_under(scene.maps, config.cross_weights, both, subject.size)
         labels = [label + 1 for label in subject.labels]
-        counted = tally(heatmaps, subject.truth, labels, subject.number)
+        counted = tally(heatmaps, subject.truth, labels, subject.index)
         for name, one in zip(tallies, counted, strict=True):
             tallies[name].append(one)
     return tallies
 
 
 def pair_owners(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
-    """The scene's number of each pair of classes [P], and of each class [R]."""
+    """The scene's index of each pair of classes [P], and of each class [R]."""
     sizes = torch.tensor([len(scene.subject.labels) for scene in scenes])
-    images = torch.tensor([scene.subject.number for scene in scenes])
+    images = torch.tensor([scene.subject.index for scene in scenes])
     return images.repeat_interleave(sizes * (sizes - 1) // 2), images.repeat_interleave(sizes)
 
 
@@ -368,18 +374,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
     hide_loading_bars()
-    aligner = Aligner.from_pretrained(device=args.device, dtype="float32")
-    backbone = aligner.backbone
-    config = AlignConfig().resolved(backbone.family, aligner.own)
-    drawings, scenes = draw_scenes(args.split, args.count), []
-    how = (native_size(aligner), {"own": config}, dict[str, AlignConfig](), aligner.batch_size)
-    with Progress(len(drawings), "scenes", True, "scene") as progress:
-        for group in in_groups(backbone, drawings, *how, chunk=_CHUNK):
-            found = measured(aligner, config, [subject for subject, _ in group])
-            for (subject, attention), losses in zip(group, found, strict=True):
-                scenes.append(Scene(subject, attention.maps["own"], losses))
-            progress.advance(len(group))
-    half = cost_at_half(backbone)
+    model = pa.load(device=args.device, dtype="float32")
+    config = model.resolve(AlignConfig())
+    scenes = []
+    for group, latents in scene_groups(model, args.split, args.count):
+        maps = scene_attention(model, group, latents, config)
+        losses = measured(model, config, group, latents)
+        scenes += [Scene(*each) for each in zip(group, maps, losses, strict=True)]
+    half = cost_at_half(model.backbone)
     leads = dict(fixed_leads(config.elbo_steps, half)) | dict(allocations(scenes))
     used: dict[str, Any] = {name: lead.passes for name, lead in leads.items()}
     result = summary(tallies_of(scenes, leads, config), used, len(scenes))
@@ -394,7 +396,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     }
     result |= {"half_side_cost": half, "reference": REFERENCE, "grid": GRID}
     result |= {"split": args.split, "gamma": config.gamma, "centred": config.centred}
-    result |= {"device": device_name(backbone.device), "versions": versions()}
+    result |= {"device": device_name(model.backbone.device), "versions": versions()}
     if args.out:
         write_json(args.out, result)
     print_table(result)

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pixalign import AlignConfig, Aligner
+import pixalign as pa
 from pixalign.bench.datasets import Sample, open_dataset
-from pixalign.methods import method
+from pixalign.methods import METHODS
 from pixalign.pictures.drawing import heat, outline
 from pixalign.pictures.saving import write_png
 
@@ -33,17 +33,16 @@ THRESHOLD = 0.46  # the embedded model's own
 CELL, HEAD, SIDE = 150, 20, 76
 
 
-def heatmaps(aligner: Aligner, sample: Sample, names: list[str]) -> dict[str, np.ndarray]:
+def heatmaps(model: pa.Model, sample: Sample, names: list[str]) -> dict[str, np.ndarray]:
     """Each method's heatmaps float32 [N, H, W]."""
     masks = np.stack([sample.truth == label + 1 for label in sample.present])
     found = {}
     for title, (name, options) in BASELINES.items():
-        how = method(name, aligner, **options)
-        more = {"target_masks": masks} if how.supervised else {}
-        found[title] = how.align(sample.image, names, **more).heatmaps
-    plain = aligner.align(sample.image, names, config=AlignConfig.uncalibrated())
-    found["uncalibrated"] = plain.heatmaps
-    found["ELBO-T2IAlign"] = aligner.align(sample.image, names).heatmaps
+        more = {"target_masks": masks} if METHODS[name].supervised else {}
+        result = model.align(sample.image, names, method=name, options=options, **more)
+        found[title] = result.heatmaps
+    found["uncalibrated"] = model.align(sample.image, names, method="attention").heatmaps
+    found["ELBO-T2IAlign"] = model.align(sample.image, names).heatmaps
     return found
 
 
@@ -53,7 +52,7 @@ def iou(maps: np.ndarray, place: int, truth: np.ndarray) -> float:
     return 100 * float((claimed & truth).sum() / max((claimed | truth).sum(), 1))
 
 
-def line(aligner: Aligner, title: str, sample: Sample, classes: tuple[str, ...]) -> Image.Image:
+def line(model: pa.Model, title: str, sample: Sample, classes: tuple[str, ...]) -> Image.Image:
     """One scene under all methods."""
     assert sample.target is not None
     names, place = [classes[label] for label in sample.present], sample.present.index(sample.target)
@@ -61,7 +60,7 @@ def line(aligner: Aligner, title: str, sample: Sample, classes: tuple[str, ...])
     pixels = np.asarray(sample.image).copy()
     pixels[outline(truth.astype(np.uint8))] = (255, 255, 255)
     cells = [(f"{names[place]} of {len(names)}", Image.fromarray(pixels))]
-    for name, maps in heatmaps(aligner, sample, names).items():
+    for name, maps in heatmaps(model, sample, names).items():
         cells.append((f"{name} {iou(maps, place, truth):.0f}", heat(maps[place])))
     sheet = Image.new("RGB", (SIDE + len(cells) * (CELL + 4), CELL + HEAD), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
@@ -80,11 +79,11 @@ def main() -> None:
     parser.add_argument("--scene", type=int, default=1, help="which scene of each level")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
-    aligner = Aligner.from_pretrained(device=args.device)
+    model = pa.load(device=args.device)
     dataset = open_dataset("lab-toy", None, limit=args.scene + 1)
     place = {key: index for index, key in enumerate(dataset.keys)}
     lines = [
-        line(aligner, title, dataset[place[f"{group}-{args.scene:06d}"]], dataset.classes)
+        line(model, title, dataset[place[f"{group}-{args.scene:06d}"]], dataset.classes)
         for title, group in SCENES.items()
     ]
     sheet = Image.new("RGB", (lines[0].width, sum(one.height for one in lines)), "white")

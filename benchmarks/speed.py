@@ -36,13 +36,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from pixalign import AlignConfig, Aligner, EncodedImage
+import pixalign as pa
+from pixalign import AlignConfig, EncodedImage
 from pixalign.alignment.calibrate import calibrate, exponents
-from pixalign.alignment.elbo import fixed_size
+from pixalign.alignment.collect import attention_maps
+from pixalign.alignment.elbo import class_scores, fixed_size
 from pixalign.alignment.heatmaps import activation, refine, to_image
 from pixalign.alignment.plan import plan_prompts, plan_timesteps
-from pixalign.alignment.collect import attention_maps
-from pixalign.alignment.elbo import class_scores
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.load import lay_out
 from pixalign.core.progress import Progress
@@ -76,25 +76,25 @@ class Ours(Outcome):
 
 
 def align_once(
-    aligner: Aligner,
+    model: pa.Model,
     latents: Tensor,
     names: Sequence[str],
     config: AlignConfig,
     other_scores: Tensor | None = None,
 ) -> Ours:
-    """What `Aligner.align` does with encoded latents [1, C, h, w], part by part."""
-    backbone = aligner.backbone
-    config = config.resolved(backbone.family, aligner.own)
+    """What `Model.align` does with encoded latents [1, C, h, w], part by part."""
+    backbone = model.backbone
+    config = model.resolve(config)
     collecting, scoring = Count(), Count()
     clock = Clock(latents.device)
-    words = plan_prompts(backbone, list(names), None, config)
-    visits = plan_timesteps(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
-    assert visits[1] is not None
-    how = (config, aligner.batch_size)
+    plan = plan_prompts(backbone, list(names), None, config)
+    timesteps = plan_timesteps(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
+    assert timesteps[1] is not None
+    how = (config, model.batch_size)
     clock.lap("plan")
-    maps = attention_maps(backbone, latents, [words], [visits[0]], *how, collecting)[0]
+    maps = attention_maps(backbone, latents, [plan], [timesteps[0]], *how, collecting)[0]
     clock.lap("collect")
-    scores = class_scores(backbone, latents, [words], [visits[1]], *how, scoring)[0]
+    scores = class_scores(backbone, latents, [plan], [timesteps[1]], *how, scoring)[0]
     clock.lap("elbo")
     heatmaps = finished(maps, scores.scores, config, backbone.native_size)
     clock.lap("heatmaps")
@@ -115,7 +115,7 @@ def align_once(
 def finished(
     maps: AttentionMaps, scores: Tensor, config: AlignConfig, size: tuple[int, int]
 ) -> Tensor:
-    """Heatmaps [N, H, W] on the CPU, as the end of `Aligner.align` makes them."""
+    """Heatmaps [N, H, W] on the CPU, as the end of `Model.align` makes them."""
     assert config.cross_weights is not None
     combined = combine_layers(maps.cross, maps.layers, config.cross_weights)
     if not bool(torch.isfinite(combined).all()):
@@ -126,24 +126,24 @@ def finished(
     return to_image(refined, size)
 
 
-def reference_job(aligner: Aligner, latents: Tensor, names: Sequence[str]) -> Job:
+def reference_job(model: pa.Model, latents: Tensor, names: Sequence[str]) -> Job:
     """The same work for the sequential reference: the same noise, steps and prompts."""
-    backbone = aligner.backbone
-    config = AlignConfig.official().resolved(backbone.family, aligner.own)
-    words = plan_prompts(backbone, list(names), None, config)
-    visits = plan_timesteps(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
-    assert visits[1] is not None
+    backbone = model.backbone
+    config = model.resolve(AlignConfig.official())
+    plan = plan_prompts(backbone, list(names), None, config)
+    timesteps = plan_timesteps(backbone.schedule, latents, config, torch.Generator().manual_seed(0))
+    assert timesteps[1] is not None
     assert config.elbo_timesteps is not None
     assert config.collect_timesteps is not None
     assert config.gamma is not None
     return Job(
         latents=latents,
         names=list(names),
-        prompts=[prompt.classes for prompt in words.prompts],
+        prompts=[prompt.classes for prompt in plan.prompts],
         collect_steps=config.collect_timesteps,
-        collect_noise=visits[0].noise,
+        collect_noise=timesteps[0].noise,
         elbo_steps=config.elbo_timesteps,
-        elbo_noise=visits[1].noise,
+        elbo_noise=timesteps[1].noise,
         size=backbone.native_size,
         gamma=config.gamma,
     )
@@ -169,10 +169,10 @@ def difference(found: Ours, reference: Outcome) -> dict[str, float | None]:
     }
 
 
-def compare(aligner: Aligner, latents: Tensor, names: Sequence[str]) -> dict[str, float | None]:
+def compare(model: pa.Model, latents: Tensor, names: Sequence[str]) -> dict[str, float | None]:
     """The `difference` between pixalign and the sequential reference on one image."""
-    reference = Sequential(aligner.backbone, reference_job(aligner, latents, names)).run()
-    found = align_once(aligner, latents, names, AlignConfig.official(), reference.scores)
+    reference = Sequential(model.backbone, reference_job(model, latents, names)).run()
+    found = align_once(model, latents, names, AlignConfig.official(), reference.scores)
     return difference(found, reference)
 
 
@@ -250,17 +250,18 @@ class Bench:
         self.reference: Outcome | None = None
         self._sequential_seconds: float | None = None
 
-    def aligner(self, **options: Any) -> Aligner:
-        """An aligner of the model's pipeline."""
-        return Aligner(self.model.pipe, own=self.model.own, **options)
+    def loaded(self, **options: Any) -> pa.Model:
+        """The model as `pa.load` gives it, with its own settings."""
+        model = pa.load(self.model.backbone, **options)
+        model.settings = dict(self.model.settings)
+        return model
 
     def sequential(self, limit: float | None = None) -> dict[str, Any]:
         """The reference's row, in diffusers' own layout; what follows is compared with it."""
-        aligner, network = self.aligner(), self.model.backbone.denoiser
+        loaded, network = self.loaded(), self.model.backbone.denoiser
         network.to(memory_format=torch.contiguous_format)
-        running = Sequential(
-            aligner.backbone, reference_job(aligner, self.model.latents, self.names)
-        )
+        job = reference_job(loaded, self.model.latents, self.names)
+        running = Sequential(loaded.backbone, job)
         started = time.perf_counter()
         pieces = running.pieces_within(math.inf if limit is None else limit)
         warmup = time.perf_counter() - started
@@ -279,11 +280,11 @@ class Bench:
             "extrapolated": outcomes[0].extrapolated,
         }
 
-    def ours(self, name: str, aligner: Aligner, config: AlignConfig) -> dict[str, Any]:
+    def ours(self, name: str, loaded: pa.Model, config: AlignConfig) -> dict[str, Any]:
         """A row of pixalign's; its results are those of the warm-up."""
         reference = self.reference if config == AlignConfig.official() else None
         scores = None if reference is None or reference.extrapolated else reference.scores
-        work = (aligner, self.model.latents, self.names, config)
+        work = (loaded, self.model.latents, self.names, config)
         started = time.perf_counter()
         first = align_once(*work, scores)
         warmup = time.perf_counter() - started
@@ -294,10 +295,10 @@ class Bench:
         seconds = _median([align_once(*work) for _ in range(self.repeats)])
         return {
             **self._row(name, seconds, passes, warmup),
-            "batch_size": self._batches(aligner, passes),
+            "batch_size": self._batches(loaded, passes),
             "difference": differences,
             "extrapolated": False,
-            "notes": list(aligner.batch_size.notes),
+            "notes": list(loaded.batch_size.notes),
         }
 
     def _row(
@@ -320,22 +321,22 @@ class Bench:
             "warmup_seconds": warmup,
         }
 
-    def _batches(self, aligner: Aligner, passes: dict[str, int]) -> dict[str, int]:
+    def _batches(self, loaded: pa.Model, passes: dict[str, int]) -> dict[str, int]:
         """How many passes the first batch of each kind holds."""
-        most = {kind: aligner.batch_size.of(self.model.latents, kind) for kind in passes}
+        most = {kind: loaded.batch_size.of(self.model.latents, kind) for kind in passes}
         sizes = {kind: min(most[kind], passes[kind]) for kind in ("collect", "elbo")}
-        if aligner.backbone.compiled:
+        if loaded.backbone.compiled:
             sizes["elbo"] = fixed_size(passes["elbo"], most["elbo"])
         return sizes
 
-    def sweep(self, counts: Sequence[int], aligners: dict[str, Aligner]) -> list[dict[str, Any]]:
+    def sweep(self, counts: Sequence[int], models: dict[str, pa.Model]) -> list[dict[str, Any]]:
         """Seconds and passes for several numbers of classes."""
         rows = []
         for count in counts:
             row: dict[str, Any] = {"classes": count}
-            for name, aligner in aligners.items():
+            for name, loaded in models.items():
                 work = (
-                    aligner,
+                    loaded,
                     self.model.latents,
                     self.model.names[:count],
                     AlignConfig.official(),
@@ -352,7 +353,7 @@ class Bench:
             rows.append(row)
         return rows
 
-    def many(self, count: int, aligner: Aligner) -> dict[str, Any]:
+    def many(self, count: int, loaded: pa.Model) -> dict[str, Any]:
         """Passes of many small alignments together, against those of one large one."""
         model, config = self.model, AlignConfig.official()
         picture = Image.new("RGB", model.backbone.native_size[::-1])
@@ -367,9 +368,9 @@ class Bench:
             list(model.names[index % span :][: 1 + index % MANY_CLASSES]) for index in range(count)
         ]
         ten = list(model.names[:SINGLE_CLASSES])
-        together = self._timed(lambda: aligner.align(images, classes, config=config), repeats=1)
+        together = self._timed(lambda: loaded.align(images, classes, config=config), repeats=1)
         single = self._timed(
-            lambda: [aligner.align(images[0], ten, config=config)], repeats=self.repeats
+            lambda: [loaded.align(images[0], ten, config=config)], repeats=self.repeats
         )
         return {
             "images": count,
@@ -381,7 +382,7 @@ class Bench:
         }
 
     def _timed(self, work: Callable[[], list[Any]], repeats: int) -> dict[str, Any]:
-        """Median seconds of an `Aligner.align`, after a warm-up, and its passes."""
+        """Median seconds of an `Model.align`, after a warm-up, and its passes."""
         passes = sum(sum(one.provenance["forwards"].values()) for one in work())
         _free(self.device)
         seconds = []
@@ -450,24 +451,24 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     model = build(args.arch, args.device, args.dtype)
     bench = Bench(model, args.classes, args.repeats)
     record = {"arch": args.arch, **bench.record()}
-    official, aligners = AlignConfig.official(), {"eager": bench.aligner()}
+    official, models = AlignConfig.official(), {"eager": bench.loaded()}
     if args.compile:
-        aligners["compiled"] = bench.aligner(compile=args.compile)
+        models["compiled"] = bench.loaded(compile=args.compile)
     rows = {"sequential": lambda: bench.sequential(args.seconds_limit)}
-    for name, aligner in aligners.items():
-        rows[name] = lambda name=name, aligner=aligner: bench.ours(name, aligner, official)
+    for name, loaded in models.items():
+        rows[name] = lambda name=name, loaded=loaded: bench.ours(name, loaded, official)
     if args.memory == "low":
-        rows["low"] = lambda: bench.ours("low", bench.aligner(memory="low"), official)
-    rows["fast"] = lambda: bench.ours("fast", aligners["eager"], AlignConfig.fast())
+        rows["low"] = lambda: bench.ours("low", bench.loaded(memory="low"), official)
+    rows["fast"] = lambda: bench.ours("fast", models["eager"], AlignConfig.fast())
     record["rows"] = [_attempt(name, work) for name, work in rows.items()]
     failed = {row["name"] for row in record["rows"] if "error" in row}
-    working = {name: aligner for name, aligner in aligners.items() if name not in failed}
+    working = {name: loaded for name, loaded in models.items() if name not in failed}
     if args.sweep:
         record["sweep"] = _attempt("sweep", lambda: bench.sweep(args.sweep, working))
     if args.many:
         record["many"] = {
-            name: _attempt("many", lambda aligner=aligner: bench.many(args.many, aligner))
-            for name, aligner in working.items()
+            name: _attempt("many", lambda loaded=loaded: bench.many(args.many, loaded))
+            for name, loaded in working.items()
         }
     return record
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,16 +16,18 @@ lab = typer.Typer(
     add_completion=False,
 )
 
+Family = Literal["sd1", "sd2", "sdxl", "sd3", "clip"]
+Stage = Literal["vae", "classifier", "denoiser", "clip"]
+
 
 @lab.command()
 def train(
     out: Annotated[Path, typer.Option(help="Folder for log, checkpoints and the model.")],
-    family: Annotated[str, typer.Option(help="sd1, sd2, sdxl, sd3 or clip.")] = "sd1",
+    family: Annotated[Family, typer.Option(help="What is trained.")] = "sd1",
     stage: Annotated[
-        str | None,
-        typer.Option(help="vae, classifier or denoiser. [default: denoiser; clip has but one]"),
+        Stage | None, typer.Option(help="[default: denoiser; clip has but one]")
     ] = None,
-    recipe: Annotated[Path | None, typer.Option(help="JSON file; see recipes/.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="JSON file; see lab/recipes.")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Run folder or weights to go on from.")
     ] = None,
@@ -39,45 +41,62 @@ def train(
     device: Device = "auto",
 ) -> None:
     """Train a small model on scenes, or one of its parts."""
-    from lab.train import train_command
+    from lab.recipe import read_recipe
+    from lab.train import train as run
 
-    train_command(family, stage, out, recipe, resume, minutes, device, vae, bank)
+    options: dict[str, Any] = {"resume": resume, "minutes": minutes, "vae": vae, "bank": bank}
+    run(family, stage, out, read_recipe(recipe), device=device, **options)
 
 
 @lab.command()
-def gates(
-    model: Annotated[
-        Path, typer.Option(help="Folder of a pipeline trained on scenes, or lab:NAME.")
-    ],
+def attention(
+    model: Annotated[str, typer.Option(help="Folder of a pipeline, or lab:NAME.")],
     scenes: Annotated[int, typer.Option(help="Val scenes with 2 to 4 objects.", min=3)] = 128,
     single: Annotated[int, typer.Option(help="Val scenes with one object.", min=1)] = 64,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
     """Say how well a model's cross-attention finds objects, layer by layer."""
-    from lab.attention import judge, table
+    from lab.attention import evaluate_gates, format_gates
 
-    result = judge(model, scenes, single, device)
+    gates = evaluate_gates(model, scenes, single, device)
     if json_:
-        print_json(result)
+        print_json(gates)
     else:
-        print(table(result))
+        print(format_gates(gates))
 
 
 @lab.command()
-def choose(
+def tune(
     model: Annotated[
-        Path | None, typer.Option(help="Folder or lab:NAME; the embedded one if left out.")
+        str | None, typer.Option(help="Folder or lab:NAME; the embedded one if left out.")
     ] = None,
     count: Annotated[int, typer.Option(help="Val scenes.", min=3)] = 300,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
     """Choose a model's layers, collecting range, gamma and thresholds on val; write them to it."""
-    from lab.tune import choose_for
+    from lab.tune import tune_model
 
-    found = choose_for(model, count, device)
-    print_json(found if json_ else found["settings"])
+    record = tune_model(model, count, device)
+    print_json(record if json_ else record["settings"])
+
+
+@lab.command()
+def quality(
+    pipeline: Annotated[str, typer.Option(help="Folder of a pipeline, or lab:NAME.")],
+    classifier: Annotated[Path, typer.Option(help="Folder of a trained classifier.")],
+    out: Annotated[Path, typer.Option(help="Folder for quality.json and classes.png.")],
+    per_class: Annotated[int, typer.Option(help="Pictures of each class.", min=1)] = 8,
+    steps: Annotated[int, typer.Option(help="Sampling steps.", min=1)] = 30,
+    guidance: Annotated[float, typer.Option(help="Strength of guidance.")] = 4.0,
+    device: Device = "auto",
+) -> None:
+    """Say how often the classifier finds the object that a picture was drawn of."""
+    from lab.evaluate import evaluate_quality
+
+    options: dict[str, Any] = {"steps": steps, "guidance": guidance, "device": device}
+    print_json(evaluate_quality(pipeline, classifier, out, per_class=per_class, **options))
 
 
 @lab.command()
@@ -122,30 +141,13 @@ def study(
 
 
 @lab.command()
-def families(
-    out: Annotated[Path, typer.Option(help="Folder for a result file of each family.")],
-    count: Annotated[int, typer.Option(help="Test scenes of 2 to 4 objects.", min=3)] = 1002,
-    model: Annotated[
-        list[str] | None, typer.Option(help="Only lab:NAME; repeatable. [default: all]")
-    ] = None,
-    device: Device = "auto",
-) -> None:
-    """Compare the lab's families before and after calibration; finished ones are not run again."""
-    from lab.compare import compare, table
-    from pixalign.backbones.load import hide_loading_bars
-
-    hide_loading_bars()
-    print(table(compare(out, count, model or None, device)))
-
-
-@lab.command()
 def report(
     docs: Annotated[Path, typer.Option(help="Folder with the templates and results.")] = Path(
         "docs"
     ),
 ) -> None:
     """Render docs/lab.md with its figures, generation.md and editing.md from the result files."""
-    from lab.document import report as render_report
+    from lab.report import report as render_report
 
     for path in render_report(docs):
         print(f"written to {path}")

@@ -1,6 +1,6 @@
 """The alignment gates: does cross-attention find the objects yet? Printed while training runs.
 
-Masks serve here alone, to judge; training never sees them.
+Masks serve here alone, to measure; training never sees them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from lab.data import encode, in_parts, rendered
-from lab.vocabulary import class_columns
 from pixalign.attention import AttentionReader, Site, text_layers
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones import Backbone
-from pixalign.backbones.load import load, resolve_device
-from pixalign.backbones.locations import located
 from pixalign.core.maps import resize
-from pixalign.core.values import TextCondition
+from pixalign.core.values import Phrase, TextCondition
 from pixalign.diffusion.schedule import Steps
+from pixalign.model import load
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import APART, draw_scenes
 from pixalign.scenes.sample import SLOTS, concatenate, sample_scenes
+from pixalign.text.prompts import Prompt, compose
 
 POSITIONS = (0.1, 0.3, 0.5)  # of the noise schedule
 _BATCH = 64
@@ -53,19 +52,17 @@ class GateScenes:
         cls, backbone: Backbone, *, scenes: int, single: int, size: int, device: str
     ) -> GateScenes:
         """``scenes`` with 2, 3 and 4 objects in equal parts and ``single`` with one."""
-        tokenizer, length = (
-            backbone.streams[0].tokenizer,
-            backbone.encode_text([""]).embeds.shape[1],
-        )
+        length = backbone.encode_text([""]).embeds.shape[1]
         alone = sample_scenes("val", APART, single, objects=1)
         drawn = rendered(concatenate([draw_scenes("val", scenes), alone]), size, device)
         latents = in_parts(lambda part: encode(backbone.pipe.vae, part), drawn.images)
         prompts, columns, objects = [], [], []
         for labels, mask in zip(drawn.labels.tolist(), drawn.masks, strict=True):
             present = list(dict.fromkeys(label for label in labels if label >= 0))
-            prompt, found = class_columns(tokenizer, [class_names()[i] for i in present])
-            prompts.append(prompt)
-            columns.append(_averaging(found, tokenizer, prompt, length))
+            phrases = [Phrase(class_names()[label]) for label in present]
+            prompt = compose(phrases, range(len(phrases)), "a photo of {}")
+            prompts.append(prompt.text)
+            columns.append(_averaging(backbone, prompt, length))
             objects.append(_masks(mask, present))
         generator = torch.Generator().manual_seed(0)
         shape = (len(POSITIONS), *latents.shape[1:])
@@ -79,11 +76,12 @@ class GateScenes:
         )
 
 
-def _averaging(found: Sequence[Sequence[int]], tokenizer: Any, prompt: str, length: int) -> Tensor:
+def _averaging(backbone: Backbone, prompt: Prompt, length: int) -> Tensor:
     """[L, K + 1] for the columns of the classes and of everything that is no word."""
-    words = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    tokenizer = backbone.streams[0].tokenizer
+    words = len(tokenizer(prompt.text, add_special_tokens=False)["input_ids"])
     matrix = torch.zeros(length, SLOTS + 1)
-    for index, columns in enumerate(found):
+    for index, columns in enumerate(backbone.columns(prompt, length)):
         matrix[list(columns), index] = 1 / len(columns)
     matrix[:, SLOTS] = 1
     matrix[1 : 1 + words, SLOTS] = 0
@@ -99,13 +97,13 @@ def _masks(mask: Tensor, present: Sequence[int]) -> Tensor:
 
 
 @torch.no_grad()
-def gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
+def measure_gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
     """The gates of a model.
 
     "layers" holds for each layer that reads text, and for the mean of all, at each position of
     the schedule: the mass on start, end and padding, and the AUC of a class's map inside its own
     object against other objects and against the background; all on the finest layer's grid, so
-    that every layer is judged by the same objects. "pointing" is the share of
+    that every layer is measured on the same objects. "pointing" is the share of
     single-object scenes in which the highest cell of the mean map lies on the object.
     """
     sites = [site for site in backbone.sites if site.reads_text]
@@ -122,10 +120,10 @@ def gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
         named = {name: resize(maps[site], grid) for name, site in zip(names, sites, strict=True)}
         named["all"] = _combined(list(maps.values()), sites)
         for name, values in named.items():
-            entry = _layer(values[: scenes.several], scenes.objects[: scenes.several])
+            entry = layer_gates(values[: scenes.several], scenes.objects[: scenes.several])
             layers.setdefault(name, {})[f"{position:g}"] = entry
-        single = slice(scenes.several, None)
-        pointing[f"{position:g}"] = points(named["all"][single, 0], scenes.objects[single, 0])
+        single, objects = (x[scenes.several :, 0] for x in (named["all"], scenes.objects))
+        pointing[f"{position:g}"] = pointing_share(single, objects)
     first = f"{POSITIONS[0]:g}"
     best = max((name for name in layers if name != "all"), key=lambda n: layers[n][first]["other"])
     return {
@@ -138,13 +136,12 @@ def gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
     }
 
 
-def judge(folder: Path, scenes: int, single: int, device: str) -> dict[str, Any]:
+def evaluate_gates(folder: str | Path, scenes: int, single: int, device: str) -> dict[str, Any]:
     """The gates of a saved pipeline."""
-    place = str(resolve_device(device))
-    backbone = load(located(folder), place, "float32")
-    size = backbone.native_size[0]
-    drawn = GateScenes.draw(backbone, scenes=scenes, single=single, size=size, device=place)
-    return gates(backbone, drawn)
+    backbone = load(folder, device=device, dtype="float32").backbone
+    size, device = backbone.native_size[0], str(backbone.device)
+    drawn = GateScenes.draw(backbone, scenes=scenes, single=single, size=size, device=device)
+    return measure_gates(backbone, drawn)
 
 
 def _read(
@@ -176,7 +173,7 @@ def _combined(maps: Sequence[Tensor], sites: Sequence[Site]) -> Tensor:
     return combine_layers(scaled, text_layers(sites), "uniform")
 
 
-def _layer(maps: Tensor, objects: Tensor) -> dict[str, float]:
+def layer_gates(maps: Tensor, objects: Tensor) -> dict[str, float]:
     """Gates of one layer's maps [B, K + 1, h, w] under masks [B, K, s, s]."""
     share = functional.interpolate(objects, maps.shape[-2:], mode="area")
     own = share > 0.5  # [B, K, h, w]
@@ -204,14 +201,14 @@ def separation(maps: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
     return torch.where(pairs > 0, wins / pairs.clamp_min(1), torch.nan)
 
 
-def points(maps: Tensor, objects: Tensor) -> float:
+def pointing_share(maps: Tensor, objects: Tensor) -> float:
     """The share of maps [B, h, w] whose highest cell is mostly the object, masks [B, s, s]."""
     share = functional.interpolate(objects[:, None], maps.shape[-2:], mode="area")[:, 0]
     highest = maps.flatten(1).argmax(1, keepdim=True)
     return float((share.flatten(1).gather(1, highest) > 0.5).float().mean())
 
 
-def table(result: Mapping[str, Any]) -> str:
+def format_gates(result: Mapping[str, Any]) -> str:
     """The gates as a few lines: for each layer and position, sink mass and both AUCs."""
     layers = result["layers"]
     positions = list(next(iter(layers.values())))

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lab.data import Rendered
+from lab.data import SceneTensors
 from pixalign.bench.scene_classifier import CELL, PRESENT, colour_of, presence
 from pixalign.scenes.atlas import class_names
 
@@ -97,29 +97,30 @@ def blurred(images: Tensor, share: float, largest: float, seed: int) -> Tensor:
 # ---- what the cells say ----
 
 
-def visible(drawn: Rendered) -> Tensor:
+def visible(scenes: SceneTensors) -> Tensor:
     """bool [B, K]: which objects are large enough and hidden little enough to be asked for."""
-    places = range(1, drawn.labels.shape[1] + 1)
-    pixels = torch.stack([(drawn.slots == place).sum((1, 2)) for place in places], dim=1)
-    large = pixels >= LEAST_AREA * drawn.slots[0].numel()
-    return large & (pixels >= LEAST_SHOWN * drawn.areas) & (drawn.labels >= 0)
+    pixels = scenes.visible_areas()
+    large = pixels >= LEAST_AREA * scenes.slots[0].numel()
+    return large & (pixels >= LEAST_SHOWN * scenes.areas) & (scenes.labels >= 0)
 
 
-def scene_figures(class_logits: Tensor, colour_logits: Tensor, drawn: Rendered) -> dict[str, float]:
+def scene_figures(
+    class_logits: Tensor, colour_logits: Tensor, scenes: SceneTensors
+) -> dict[str, float]:
     """How well scenes of several objects are judged, shares in [0, 1].
 
     ``recall`` of the visible objects, ``precision`` of the found classes, and the right ``colour``
     of the objects found; "tinted" leaves out the objects in their natural colours.
     """
-    labels = drawn.labels.clamp_min(0)
+    labels = scenes.labels.clamp_min(0)
     found = presence(class_logits) >= PRESENT
     known = torch.arange(found.shape[1], device=found.device)
-    there = (drawn.labels[:, :, None] == known).any(1)
-    asked = visible(drawn)
+    there = (scenes.labels[:, :, None] == known).any(1)
+    asked = visible(scenes)
     recalled = asked & found.gather(1, labels)
     colours = [colour_of(class_logits, colour_logits, column) for column in labels.unbind(1)]
-    right = recalled & (torch.stack(colours, 1) == drawn.tints)
-    tinted = drawn.tints > 0
+    right = recalled & (torch.stack(colours, 1) == scenes.tints)
+    tinted = scenes.tints > 0
     return {
         "recall": _share(recalled, asked),
         "recall_tinted": _share(recalled & tinted, asked & tinted),

@@ -15,8 +15,8 @@ from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
 
 from lab.data import in_parts, rendered, sampled_ahead
 from lab.hard_negatives import KINDS, tinted, without_one, wrong_captions
-from lab.loop import compiled
-from lab.networks import half_copy, parameter_count
+from lab.loop import Stage, compiled
+from lab.networks import copy_as, parameter_count, tower_sizes, word_settings
 from lab.recipe import Recipe
 from lab.vocabulary import CaptionEncoder, build_tokenizer
 from pixalign.scenes.draw import draw_scenes
@@ -59,7 +59,7 @@ def described_scenes(share: float, start: int, count: int) -> Described:
     return describe(sample_scenes("train", start, count), share, start)
 
 
-class ClipStage:
+class ClipStage(Stage):
     """Contrast of pictures and captions, each picture's nearly right captions among them."""
 
     def __init__(self, recipe: Recipe, device: str) -> None:
@@ -159,14 +159,10 @@ class ClipStage:
             figures[kind] = float(lower[differs].float().mean())
         return figures
 
-    def adopt(self, model: nn.Module, folder: Path) -> None:
-        """A pipeline has no CLIP."""
-        raise ValueError(f"{str(folder)!r} is a pipeline; CLIP continues from its own run")
-
     def export(self, model: Any, out: Path) -> None:
         """Write the model in float16, the tokenizer and how pictures are prepared."""
         folder, side = out / "clip", self.recipe["size"]
-        half_copy(model).save_pretrained(folder)
+        copy_as(model, torch.float16).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         CLIPImageProcessorPil(
             size={"shortest_edge": side},
@@ -174,9 +170,6 @@ class ClipStage:
             image_mean=list(MEAN),
             image_std=list(STD),
         ).save_pretrained(folder)
-
-    def close(self) -> None:
-        """Nothing works in the background."""
 
 
 def _choice(seen: Tensor, read: Tensor, ids: Tensor) -> float:
@@ -209,28 +202,14 @@ class Towers(nn.Module):
 
 def build_clip(recipe: Recipe, tokenizer: Any) -> Any:
     """A CLIPModel for the lab's words and pictures."""
-    towers = {}
-    for name in ("vision", "text"):
-        settings = recipe[name]
-        towers[name] = {
-            "hidden_size": settings["hidden"],
-            "intermediate_size": 4 * settings["hidden"],
-            "num_hidden_layers": settings["layers"],
-            "num_attention_heads": settings["heads"],
-            "projection_dim": recipe["projection"],
-        }
-    towers["vision"] |= {"image_size": recipe["size"], "patch_size": recipe["vision"]["patch"]}
-    towers["text"] |= {
-        "vocab_size": len(tokenizer),
-        "max_position_embeddings": tokenizer.model_max_length,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    return CLIPModel(
-        CLIPConfig(
-            text_config=towers["text"],
-            vision_config=towers["vision"],
-            projection_dim=recipe["projection"],
-        )
+    projection, vision, text = (recipe[name] for name in ("projection", "vision", "text"))
+    seen, read = (
+        tower_sizes(tower["hidden"], tower["layers"], tower["heads"], projection)
+        for tower in (vision, text)
     )
+    config = CLIPConfig(
+        text_config=read | word_settings(tokenizer),
+        vision_config=seen | {"image_size": recipe["size"], "patch_size": vision["patch"]},
+        projection_dim=projection,
+    )
+    return CLIPModel(config)

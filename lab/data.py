@@ -9,10 +9,11 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,98 +24,101 @@ from torch import Tensor
 from lab.networks import latent_side
 from lab.vocabulary import CaptionEncoder
 from pixalign.core.files import writing_whole
-from pixalign.scenes.render import render
+from pixalign.scenes.render import Rendered, render
 from pixalign.scenes.sample import CHUNK, SceneBatch, sample_scenes
 
+_ENDLESS = 2**40  # scenes
 
-@dataclass(frozen=True)
-class Rendered:
-    """Scenes on the device: images float32 [B, 3, s, s] in [0, 1], masks and slots uint8 [B, s, s].
 
-    ``labels`` int64 [B, K] are the classes, -1 where there is none; a mask holds 1 + class, slots
-    1 + place in ``labels``. ``tints`` int64 [B, K] are places in COLOURS, and ``areas`` int64
-    [B, K] the pixels that each object would own if it stood alone.
+@dataclass(frozen=True, eq=False)
+class SceneTensors(Rendered):
+    """Painted scenes with what is in them: labels, tints and captions.
+
+    ``labels`` int64 [B, K] are the classes, -1 where there is none; ``tints`` int64 [B, K] are
+    places in COLOURS.
     """
 
-    images: Tensor
-    masks: Tensor
-    slots: Tensor
-    areas: Tensor
     labels: Tensor
     tints: Tensor
     captions: tuple[str, ...]
 
 
-def rendered(batch: SceneBatch, size: int, device: str) -> Rendered:
-    """Draw sampled scenes at size x size."""
+def rendered(batch: SceneBatch, size: int, device: str) -> SceneTensors:
+    """Sampled scenes, painted at size x size."""
     with torch.autocast(torch.device(device).type, enabled=False):  # colours keep their digits
-        drawn = render(batch, size=size, device=device)
+        painted = render(batch, size=size, device=device)
     labels, tints = (torch.as_tensor(x).long().to(device) for x in (batch.labels, batch.tints))
-    return Rendered(
-        drawn.images, drawn.masks, drawn.slots, drawn.areas, labels, tints, tuple(batch.captions)
-    )
+    return SceneTensors(**vars(painted), labels=labels, tints=tints, captions=batch.captions)
 
 
 def scenes(
     split: str, start: int, count: int, size: int, device: str, objects: int | None = None
-) -> Rendered:
+) -> SceneTensors:
     """Scenes start .. start + count - 1 of a split."""
     return rendered(sample_scenes(split, start, count, objects=objects), size, device)
+
+
+Sampled = TypeVar("Sampled")
+
+
+def sampled_ahead(
+    draw: Callable[[int, int], Sampled], start: int, count: int, batch: int, workers: int
+) -> Generator[tuple[int, int, Sampled]]:
+    """(first, last, what ``draw`` makes of a number and a count) in order, drawn ahead.
+
+    ``workers`` processes draw (0: one thread does). The last batch may be shorter.
+    """
+    bounds = ((first, min(first + batch, count)) for first in range(0, count, batch))
+    pool: Executor = ThreadPoolExecutor(1)
+    if workers:  # not forked: the parent has threads and a CUDA context
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+
+    def submitted(most: int) -> Iterator[tuple[int, int, Future[Sampled]]]:
+        for first, last in islice(bounds, most):
+            yield first, last, pool.submit(draw, start + first, last - first)
+
+    try:
+        waiting = deque(submitted(max(2, 2 * workers)))
+        while waiting:
+            first, last, future = waiting.popleft()
+            sampled = future.result()
+            waiting.extend(submitted(1))
+            yield first, last, sampled
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Stream:
     """Batch i of a split is its scenes i B .. (i + 1) B - 1; the next ones are sampled meanwhile.
 
-    ``workers`` processes sample ahead (0: one thread does); any order of asking is right, the
-    natural one is fast.
+    Any order of asking is right, the natural one is fast.
     """
 
-    def __init__(
-        self,
-        split: str,
-        batch: int,
-        size: int,
-        device: str,
-        objects: int | None = None,
-        workers: int = 0,
-    ) -> None:
-        self.split, self.batch, self.size, self.device = split, batch, size, device
-        self.objects, self.ahead = objects, max(2, 2 * workers)
+    def __init__(self, split: str, batch: int, size: int, device: str, workers: int = 0) -> None:
+        self.batch, self.size, self.device, self.workers = batch, size, device, workers
+        self.draw = partial(sample_scenes, split)
         self.batches = -(-CHUNK // batch)  # of a block: scenes are drawn in whole chunks anyway
-        self._block: tuple[int, SceneBatch] | None = None
-        self._pool = _pool(workers)
-        self._waiting: deque[tuple[int, Future[SceneBatch]]] = deque()
+        self._number = -1
+        self._block: SceneBatch | None = None
+        self._ahead: Generator[tuple[int, int, SceneBatch]] | None = None
 
-    def __getitem__(self, index: int) -> Rendered:
-        block, place = divmod(index, self.batches)
-        if self._block is None or self._block[0] != block:
-            self._block = (block, self._fetch(block))
-        part = self._block[1][place * self.batch : (place + 1) * self.batch]
+    def __getitem__(self, index: int) -> SceneTensors:
+        number, place = divmod(index, self.batches)
+        if self._block is None or number != self._number:
+            if self._ahead is None or number != self._number + 1:
+                self.close()
+                count = self.batch * self.batches
+                self._ahead = sampled_ahead(
+                    self.draw, number * count, _ENDLESS, count, self.workers
+                )
+            self._number, self._block = number, next(self._ahead)[2]
+        part = self._block[place * self.batch : (place + 1) * self.batch]
         return rendered(part, self.size, self.device)
-
-    def _fetch(self, block: int) -> SceneBatch:
-        while self._waiting and self._waiting[0][0] != block:
-            self._waiting.popleft()[1].cancel()
-        count = self.batch * self.batches
-        first = self._waiting[-1][0] + 1 if self._waiting else block
-        for later in range(first, block + self.ahead):
-            future = self._pool.submit(
-                sample_scenes, self.split, later * count, count, objects=self.objects
-            )
-            self._waiting.append((later, future))
-        return self._waiting.popleft()[1].result()
 
     def close(self) -> None:
         """Stop sampling ahead."""
-        self._waiting.clear()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _pool(workers: int) -> Executor:
-    if workers:
-        # Not forked: the parent has threads and a CUDA context.
-        return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-    return ThreadPoolExecutor(1)
+        if self._ahead is not None:
+            self._ahead.close()
 
 
 @dataclass(frozen=True)
@@ -199,22 +203,3 @@ def write_state(state: Mapping[str, Any], path: Path) -> None:
     """torch.save, of which a kill leaves the old file whole."""
     with writing_whole(path) as file:
         torch.save(dict(state), file)
-
-
-Drawn = TypeVar("Drawn")
-
-
-def sampled_ahead(
-    draw: Callable[[int, int], Drawn], start: int, count: int, batch: int, workers: int
-) -> Iterator[tuple[int, int, Drawn]]:
-    """(first, last, what ``draw`` makes of a number and a count) in order, drawn ahead.
-
-    The last batch may be shorter.
-    """
-    with _pool(workers) as pool:
-        bounds = [(first, min(first + batch, count)) for first in range(0, count, batch)]
-        ahead, futures = max(2, 2 * workers), deque[Future[Drawn]]()
-        for index, (first, last) in enumerate(bounds):
-            for low, high in bounds[index + len(futures) : index + ahead]:
-                futures.append(pool.submit(draw, start + low, high - low))
-            yield first, last, futures.popleft().result()

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lab import evaluate as judge
-from lab.attention import GateScenes, gates, table
+from lab.attention import GateScenes, format_gates, measure_gates
 from lab.data import Bank, kept_bank
+from lab.evaluate import draw_samples, write_grid
 from lab.families import DENOISER, Family, restore
-from lab.loop import compiled
+from lab.loop import Stage, compiled
 from lab.networks import load_pipeline, load_vae, parameter_count, save_pipeline
 from lab.recipe import Recipe
-from lab.sheets import write_sheet
 from lab.vocabulary import CaptionEncoder, build_tokenizer
 from pixalign.backbones.load import wrap
 from pixalign.core.checks import check_choice
@@ -31,7 +30,7 @@ from pixalign.scenes.atlas import class_names, training_shares
 _TIMES = 1000  # points of the schedule at which training asks
 
 
-class DenoiserStage:
+class DenoiserStage(Stage):
     """Mean squared error of the family's objective."""
 
     def __init__(
@@ -121,8 +120,8 @@ class DenoiserStage:
     def evaluate(self, model: Any, step: int, out: Path) -> dict[str, Any]:
         """The alignment gates; sometimes also a sheet of samples."""
         pipe = self._pipeline(model)
-        result = gates(wrap(pipe), self.gate_scenes)
-        print(table(result), flush=True)
+        result = measure_gates(wrap(pipe), self.gate_scenes)
+        print(format_gates(result), flush=True)
         if step % self.recipe["sheet_every"] == 0:
             self._sheet(pipe, out / f"samples-{step:06d}.png")
         return result
@@ -134,8 +133,8 @@ class DenoiserStage:
         chosen = [names[order[i * (len(order) - 1) // 15]] for i in range(16)]
         pairs = [f"{a}, {b}" for a, b in zip(chosen, chosen[1:] + chosen[:1], strict=True)]
         prompts = [f"a photo of {words}" for words in chosen + pairs]
-        images = judge.generate(pipe, prompts, seed=0, **self.recipe["sheet"])
-        write_sheet(images, path, columns=8)
+        images = draw_samples(pipe, prompts, seed=0, **self.recipe["sheet"])
+        write_grid(images, path, columns=8)
 
     def _pipeline(self, parts: Any) -> Any:
         pipe = self.family.pipeline(parts, self.vae, self.tokenizer)
@@ -162,9 +161,6 @@ class DenoiserStage:
         pipe = self._pipeline(model)
         self._sheet(pipe, out / "samples.png")
         save_pipeline(pipe, out / "pipeline")
-
-    def close(self) -> None:
-        """Nothing works in the background."""
 
 
 def _on(steps: Steps, device: str) -> Steps:

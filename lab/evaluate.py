@@ -1,31 +1,31 @@
-"""Sample quality: is the object that was asked for in the picture, by the lab's classifier?
-
-``python -m pixalign.lab.evaluate --pipeline RUN/pipeline --classifier RUN --out DIR``
-"""
+"""Sample quality: is the object that was asked for in the picture, by the lab's classifier?"""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lab.networks import load_pipeline
-from lab.sheets import write_sheet
+from pixalign.backbones.load import resolve_device
+from pixalign.bench.metrics import tertiles
 from pixalign.bench.scene_classifier import found_class, load_classifier, look
+from pixalign.core.files import write_json
+from pixalign.diffusion.sampling import to_pictures
+from pixalign.pictures.grid import in_rows, picture_grid
+from pixalign.pictures.saving import write_png
 from pixalign.scenes.atlas import class_names, training_shares
+
+THIRDS = ("frequent", "common", "rare")
 
 
 def frequency_thirds() -> Tensor:
-    """int64 [C]: 0 for the most frequent third of the classes in training, 2 for the rarest."""
-    order = torch.as_tensor(training_shares()).argsort(descending=True, stable=True)
-    thirds = torch.empty_like(order)
-    thirds[order] = torch.arange(len(order)) * 3 // len(order)
-    return thirds
+    """int64 [C]: each class's place in THIRDS, by its share of the training objects."""
+    shares = dict(zip(class_names(), training_shares().tolist(), strict=True))
+    return torch.tensor([THIRDS.index(third) for third in tertiles(shares).values()])
 
 
 def accuracies(found: Tensor, wanted: Tensor) -> dict[str, Any]:
@@ -35,13 +35,13 @@ def accuracies(found: Tensor, wanted: Tensor) -> dict[str, Any]:
     by_class = torch.bincount(wanted, right, minlength=len(counts)) / counts.clamp_min(1)
     present, thirds = counts > 0, frequency_thirds()
     figures = {"accuracy": right.mean(), "accuracy_classes": by_class[present].mean()}
-    for third, name in enumerate(("frequent", "middle", "rare")):
+    for third, name in enumerate(THIRDS):
         figures[f"accuracy_{name}"] = by_class[present & (thirds == third)].mean()
     return {name: float(value) for name, value in figures.items()}
 
 
 @torch.no_grad()
-def generate(
+def draw_samples(
     pipe: Any,
     prompts: Sequence[str],
     *,
@@ -68,41 +68,32 @@ def generate(
     return torch.cat(images)
 
 
-@torch.no_grad()
-def sample_quality(
-    pipe: Any, classifier: nn.Module, *, per_class: int = 8, **options: Any
-) -> tuple[dict[str, Any], Tensor]:
-    """Accuracies of the classifier on ``per_class`` pictures of each class, and the pictures."""
-    names = class_names()
+def evaluate_quality(
+    pipeline: str | Path,
+    classifier: Path,
+    out: Path,
+    *,
+    per_class: int = 8,
+    device: str = "auto",
+    **options: Any,
+) -> dict[str, Any]:
+    """Accuracies of a classifier on ``per_class`` samples of each class, ``options`` for drawing.
+
+    Writes quality.json and a grid with one sample of each class.
+    """
+    device, names = str(resolve_device(device)), class_names()
+    pipe, known = load_pipeline(pipeline, device), load_classifier(classifier, device)
     wanted = torch.arange(len(names)).repeat_interleave(per_class)
-    images = generate(pipe, [f"a photo of {names[i]}" for i in wanted.tolist()], **options)
-    found = found_class(look(classifier, images)[0])
-    return accuracies(found.cpu(), wanted), images
+    images = draw_samples(pipe, [f"a photo of {names[i]}" for i in wanted.tolist()], **options)
+    with torch.no_grad():
+        figures = accuracies(found_class(look(known, images)[0]).cpu(), wanted)
+    write_grid(images[::per_class], out / "classes.png", columns=12)
+    write_json(out / "quality.json", figures)
+    return figures
 
 
-def main() -> None:
-    """Judge a saved pipeline; writes quality.json and a sheet with one picture of each class."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pipeline", type=Path, required=True)
-    parser.add_argument("--classifier", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--per-class", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--guidance", type=float, default=4.0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    args = parser.parse_args()
-    pipe = load_pipeline(args.pipeline, args.device)
-    figures, images = sample_quality(
-        pipe,
-        load_classifier(args.classifier, args.device),
-        per_class=args.per_class,
-        steps=args.steps,
-        guidance=args.guidance,
-    )
-    write_sheet(images[:: args.per_class], args.out / "classes.png", columns=12)
-    (args.out / "quality.json").write_text(json.dumps(figures) + "\n", encoding="utf-8")
-    print(json.dumps(figures), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def write_grid(images: Tensor, path: Path, columns: int) -> None:
+    """Images [B, 3, h, w] in [0, 1] as one picture, in rows of ``columns``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures = to_pictures(images.detach().float().clamp(0, 1))
+    write_png(path, picture_grid(in_rows(pictures, columns), gap=2))

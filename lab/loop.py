@@ -7,12 +7,14 @@ import json
 import math
 import pickle
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from diffusers.training_utils import EMAModel
 from torch import Tensor, nn
 
 from lab.data import write_state
@@ -26,30 +28,29 @@ Watch = Callable[[int, dict[str, Any]], None]  # told the step and its figures
 _FIXED = ("seed", "size", "batch", "lr", "decay", "ema")
 
 
-class Stage(Protocol):
-    """What a stage gives the loop."""
+class Stage(ABC):
+    """What a stage gives the loop: a network, its losses, its figures and its files."""
 
     model: nn.Module
 
+    @abstractmethod
     def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Scalars of one batch, "loss" among them; a function of the weights and the step."""
-        ...
 
-    def evaluate(self, model: nn.Module, step: int, out: Path) -> dict[str, Any]:
-        """Figures of the (averaged) model on held-out scenes; may draw a sheet."""
-        ...
+    @abstractmethod
+    def evaluate(self, model: Any, step: int, out: Path) -> dict[str, Any]:
+        """Figures of the (averaged) model on held-out scenes; may draw a grid of pictures."""
 
-    def export(self, model: nn.Module, out: Path) -> None:
+    @abstractmethod
+    def export(self, model: Any, out: Path) -> None:
         """Write the finished (averaged) model."""
-        ...
 
-    def adopt(self, model: nn.Module, folder: Path) -> None:
-        """Give the model the weights of a saved pipeline."""
-        ...
+    def adopt(self, model: Any, folder: Path) -> None:
+        """Give the model the weights of a saved pipeline, if it is a part of one."""
+        raise ValueError(f"{str(folder)!r} is a pipeline; this stage continues from its own run")
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Stop whatever works in the background."""
-        ...
 
 
 def compiled(module: nn.Module, recipe: Recipe, device: str) -> Any:
@@ -68,6 +69,9 @@ class Loop:
         self.cuda = device.startswith("cuda")
         self.model = stage.model
         self.ema = copy.deepcopy(stage.model).eval().requires_grad_(False)
+        # At step k the decay is min(ema, (1 + k) / (10 + k)): early weights are forgotten soon.
+        self.average = EMAModel([], decay=recipe["ema"], update_after_step=-1, foreach=self.cuda)
+        self.average.shadow_params = list(self.ema.parameters())  # updated in place
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters,
@@ -155,7 +159,7 @@ class Loop:
             state = torch.load(path, map_location=self.device, weights_only=True)
             for module, name in ((self.model, "model"), (self.ema, "ema")):
                 module.load_state_dict(state[name])
-            self.step = state["step"]
+            self.step = self.average.optimization_step = state["step"]
         except (pickle.UnpicklingError, EOFError, KeyError, RuntimeError) as error:
             what = str(error).splitlines()[0]
             raise ValueError(f"{str(path)!r} is no checkpoint of this recipe: {what}") from error
@@ -182,12 +186,7 @@ class Loop:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.recipe["clip"], foreach=self.cuda)
         self.optimizer.step()
         self.step += 1
-        # Early weights are forgotten soon: the average starts short.
-        decay = min(self.recipe["ema"], (1 + self.step) / (10 + self.step))
-        with torch.no_grad():
-            averages: list[Tensor] = list(self.ema.parameters())
-            weights: list[Tensor] = list(self.model.parameters())
-            torch._foreach_lerp_(averages, weights, 1 - decay)
+        self.average.step(self.model.parameters())
         return {**{k: v.detach() for k, v in losses.items()}, "gradient": norm.detach()}
 
     def _rate(self, elapsed: float, minutes: float | None) -> float:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
-from safetensors.torch import load_file
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedModel
 
-from pixalign.backbones.load import load
+from pixalign.backbones import load_backbone
 from pixalign.backbones.locations import located
 from pixalign.core.checks import check_choice
 
@@ -54,21 +50,35 @@ def build_vae(config: Config) -> Any:
 
 def build_text_encoder(config: Config, tokenizer: Any) -> Any:
     """CLIP's text model; with no layers a word's vector depends on it and its place alone."""
+    width = config["hidden"]
+    sizes = tower_sizes(width, config["layers"], config["heads"], width)
     return CLIPTextModel(
-        CLIPTextConfig(
-            vocab_size=len(tokenizer),
-            max_position_embeddings=tokenizer.model_max_length,
-            hidden_size=config["hidden"],
-            projection_dim=config["hidden"],
-            intermediate_size=4 * config["hidden"],
-            num_hidden_layers=config["layers"],
-            num_attention_heads=config["heads"],
-            hidden_act="quick_gelu",
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+        CLIPTextConfig(**sizes, **word_settings(tokenizer), hidden_act="quick_gelu")
     )
+
+
+def tower_sizes(
+    width: int, layers: int, heads: int, projection: int, inner: int | None = None
+) -> dict[str, int]:
+    """The sizes of one of CLIP's towers in transformers' words; ``inner`` is 4 widths."""
+    return {
+        "hidden_size": width,
+        "intermediate_size": inner or 4 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "projection_dim": projection,
+    }
+
+
+def word_settings(tokenizer: Any) -> dict[str, int]:
+    """What a text tower must know of its tokenizer."""
+    return {
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": tokenizer.model_max_length,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
 
 
 def build_unet(
@@ -110,7 +120,7 @@ def save_pipeline(pipe: Any, folder: Path) -> None:
     plain call would mix the two.
     """
     copies = {
-        name: float_copy(part) if isinstance(part, PreTrainedModel) else half_copy(part)
+        name: copy_as(part, torch.float32 if isinstance(part, PreTrainedModel) else torch.float16)
         for name, part in pipe.components.items()
         if isinstance(part, nn.Module)
     }
@@ -123,51 +133,8 @@ def _own_settings(pipe: Any) -> dict[str, Any]:
     return {name: pipe.config[name] for name in names if name in pipe.config}
 
 
-def share_parts(folder: Path, base: Path) -> list[str]:
-    """Replace parts of a saved pipeline that equal those of another by links to them.
-
-    Gives their names. Links are relative, so that both folders can be moved together.
-    """
-    shared = []
-    for part in sorted(path for path in folder.iterdir() if path.is_dir()):
-        other = base / part.name.removesuffix("_2")
-        if not part.is_symlink() and other.is_dir() and _same_part(part, other):
-            shutil.rmtree(part)
-            part.symlink_to(os.path.relpath(other, folder), target_is_directory=True)
-            shared.append(part.name)
-    return shared
-
-
-def _same_part(part: Path, other: Path) -> bool:
-    """Whether two folders hold the same weights, or the same files where there are none."""
-    weights = [sorted(folder.glob("*.safetensors")) for folder in (part, other)]
-    if not all(weights):
-        texts = [{p.name: _settled(p) for p in folder.iterdir()} for folder in (part, other)]
-        return not any(weights) and texts[0] == texts[1]
-    (mine,), (theirs,) = weights
-    first, second = load_file(mine), load_file(theirs)
-    return first.keys() == second.keys() and all(
-        torch.equal(first[name], second[name]) for name in first
-    )
-
-
-def _settled(path: Path) -> Any:
-    """A JSON file's contents, less what a tokenizer's last call leaves behind."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return {name: value for name, value in found.items() if name not in ("truncation", "padding")}
-
-
-def half_copy(model: Any) -> Any:
-    """The model in float16 on the CPU, without training's memory layout."""
-    return _copy(model, torch.float16)
-
-
-def float_copy(model: Any) -> Any:
-    """The model in float32 on the CPU, without training's memory layout."""
-    return _copy(model, torch.float32)
-
-
-def _copy(model: Any, dtype: torch.dtype) -> Any:
+def copy_as(model: Any, dtype: torch.dtype) -> Any:
+    """The model in another number type on the CPU, without training's memory layout."""
     kind = type(model)
     transformer = isinstance(model, PreTrainedModel)
     copy = kind(model.config) if transformer else kind.from_config(model.config)
@@ -185,9 +152,9 @@ def load_vae(folder: Path, device: str) -> Any:
     return vae.to(device).eval().requires_grad_(False)
 
 
-def load_pipeline(folder: Path, device: str) -> Any:
+def load_pipeline(folder: str | Path, device: str) -> Any:
     """A saved pipeline of any family in float32, quiet."""
-    return load(located(folder), device, "float32").pipe
+    return load_backbone(located(folder), device, "float32").pipe
 
 
 def latent_side(vae: Any, size: int) -> int:

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from lab.classifier import blurred, cell_losses, cell_targets, save_classifier, scene_figures
-from lab.data import Rendered, Stream, decode, encode, in_parts, rendered, scenes
-from lab.evaluate import accuracies
-from lab.loop import compiled
-from lab.networks import build_vae, half_copy, load_vae, parameter_count
+from lab.data import SceneTensors, Stream, decode, encode, in_parts, rendered, scenes
+from lab.evaluate import accuracies, write_grid
+from lab.loop import Stage, compiled
+from lab.networks import build_vae, copy_as, load_vae, parameter_count
 from lab.recipe import Recipe
-from lab.sheets import write_sheet
 from pixalign.bench.scene_classifier import SceneClassifier, found_class, look
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes
@@ -41,7 +40,7 @@ class Reconstruction(nn.Module):
         return self.vae.decoder(self.vae.post_quant_conv(latents)), mean, variance
 
 
-class VaeStage:
+class VaeStage(Stage):
     """L1 + MSE + edges + a little KL on scenes drawn on the fly."""
 
     def __init__(self, recipe: Recipe, device: str) -> None:
@@ -95,7 +94,7 @@ class VaeStage:
         again = in_parts(lambda part: decode(model, part), latents)
         psnr = -10 * (again - images).square().mean((1, 2, 3)).log10()  # [B], dB
         rows = torch.stack([images[:16], again[:16]], dim=1).flatten(0, 1)
-        write_sheet(rows, out / "sheet.png", columns=8)
+        write_grid(rows, out / "sheet.png", columns=8)
         return {
             "psnr": float(psnr.mean()),
             "psnr_worst_tenth": float(psnr.quantile(0.1)),
@@ -109,7 +108,7 @@ class VaeStage:
     def export(self, model: Any, out: Path) -> None:
         """A VAE in float16 whose scaled latents have unit variance over held-out scenes."""
         raw = in_parts(lambda part: encode(model, part), self.held_out.images)
-        half = half_copy(model)
+        half = copy_as(model, torch.float16)
         half.register_to_config(
             scaling_factor=round(model.config.scaling_factor / float(raw.std()), 5)
         )
@@ -121,7 +120,7 @@ class VaeStage:
         self.stream.close()
 
 
-class ClassifierStage:
+class ClassifierStage(Stage):
     """Cross-entropy of what stands in each cell, and in which colour."""
 
     def __init__(self, recipe: Recipe, device: str) -> None:
@@ -165,16 +164,9 @@ class ClassifierStage:
         figures = accuracies(found.cpu(), self.single.labels[:, 0].cpu())
         return {**figures, **scene_figures(*look(model, self.several.images), self.several)}
 
-    def adopt(self, model: nn.Module, folder: Path) -> None:
-        """A pipeline has no classifier."""
-        raise ValueError(f"{str(folder)!r} is a pipeline; a classifier continues from its own run")
-
     def export(self, model: nn.Module, out: Path) -> None:
         """Write the classifier and what it was built from."""
         save_classifier(model, self.config, out)
-
-    def close(self) -> None:
-        """Nothing works in the background."""
 
 
 def colour_weights(recipe: Recipe, device: str) -> Tensor:
@@ -185,7 +177,7 @@ def colour_weights(recipe: Recipe, device: str) -> Tensor:
     return weights
 
 
-def training_scenes(count: int, size: int, device: str, tinted: float) -> Rendered:
+def training_scenes(count: int, size: int, device: str, tinted: float) -> SceneTensors:
     """Scenes in which all classes are equally frequent and ``tinted`` of the objects are coloured.
 
     They are val's from FIRST on, far from those that anything is chosen or reported on. Images are
@@ -197,10 +189,10 @@ def training_scenes(count: int, size: int, device: str, tinted: float) -> Render
         rng = np.random.default_rng(FIRST + start)
         colours = rng.integers(1, len(COLOURS), batch.tints.shape)
         tints = np.where(rng.random(batch.tints.shape) < tinted, colours, 0)
-        drawn = rendered(replace(batch, tints=tints), size, device)
-        images = (drawn.images * 255).round().byte()
-        parts.append(replace(drawn, images=images, masks=drawn.masks[:0], captions=()))
-    names = [field.name for field in fields(Rendered) if field.name != "captions"]
-    return Rendered(
+        painted = rendered(replace(batch, tints=tints), size, device)
+        images = (painted.images * 255).round().byte()
+        parts.append(replace(painted, images=images, masks=painted.masks[:0], captions=()))
+    names = [field.name for field in fields(SceneTensors) if field.name != "captions"]
+    return SceneTensors(
         **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}, captions=()
     )

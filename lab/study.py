@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pixalign.alignment.aligner import Aligner
 from torch import Tensor
 
 from lab.outcome import AUTOMATIC, Outcome
 from lab.summary import describe_stress, summarise
 from lab.trial import Measured, in_groups
 from lab.variants import Plan, elbo_of, every_order, plan, strength
-from pixalign.alignment.aligner import Aligner
 from pixalign.alignment.heatmaps import activation, heatmaps_under, otsu
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.load import resolve_device

@@ -1,8 +1,7 @@
-"""Train a part of the lab: ``python -m pixalign.lab.train --family sd2 --out DIR``."""
+"""Train a part of the lab: VAE, scene classifier, a family's denoiser, or CLIP."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from lab.data import Bank
 from lab.denoiser import DenoiserStage
 from lab.families import FAMILIES
 from lab.loop import Loop, Stage, Watch
-from lab.recipe import DEFAULTS, complete, read_recipe
+from lab.recipe import complete
 from lab.stages import ClassifierStage, VaeStage
 from pixalign.backbones.load import resolve_device
 from pixalign.backbones.locations import EMBEDDED
@@ -55,6 +54,7 @@ def train(
         raise ValueError(f"stage is {stage!r}; the family {family!r} has another")
     kind = FAMILIES.get(family)
     settings = complete(stage, *([kind.recipe] if kind and stage == "denoiser" else []), recipe)
+    device = str(resolve_device(device))
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.benchmark = True
@@ -81,49 +81,3 @@ def train(
         return loop.run(minutes, begun, watch)
     finally:
         part.close()
-
-
-def train_command(
-    family: str,
-    stage: str | None,
-    out: Path,
-    recipe: Path | None,
-    resume: Path | None,
-    minutes: float | None,
-    device: str,
-    vae: Path | None,
-    bank: Path | None,
-) -> None:
-    """What the shell calls: the recipe is a file, and "auto" is CUDA where there is one."""
-    device = str(resolve_device(device))
-    changes = read_recipe(recipe)
-    train(
-        family,
-        stage,
-        out,
-        changes,
-        resume=resume,
-        minutes=minutes,
-        device=device,
-        vae=vae,
-        bank=bank,
-    )
-
-
-def main() -> None:
-    """Parse the arguments of ``python -m pixalign.lab.train``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--family", default="sd1", choices=NAMES)
-    parser.add_argument("--stage", choices=tuple(DEFAULTS))
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--recipe", type=Path, help="a file of recipes/")
-    parser.add_argument("--resume", type=Path, help="a checkpoint, weights.pt or a run's folder")
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--vae", type=Path, help="the folder of a trained VAE")
-    parser.add_argument("--bank", type=Path, help="a folder that keeps encoded scenes")
-    train_command(**vars(parser.parse_args()))
-
-
-if __name__ == "__main__":
-    main()

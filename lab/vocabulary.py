@@ -10,9 +10,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 from transformers import CLIPTokenizer
 
-from pixalign.core.values import Phrase
 from pixalign.scenes.atlas import class_names, plurals
-from pixalign.text.prompts import compose, token_columns
 
 LENGTH = 24  # tokens of a text, start and end included
 PAD = "<pad>"
@@ -85,13 +83,6 @@ class CaptionEncoder:
         if word not in self._ids:
             self._ids[word] = self.tokenizer(word, add_special_tokens=False)["input_ids"]
         return self._ids[word]
-
-
-def class_columns(tokenizer: Any, names: Sequence[str]) -> tuple[str, list[tuple[int, ...]]]:
-    """The prompt "a photo of cat, hot dog" and the text columns of each of its names."""
-    prompt = compose([Phrase(name) for name in names], range(len(names)), "a photo of {}")
-    offsets = tokenizer(prompt.text, return_offsets_mapping=True)["offset_mapping"]
-    return prompt.text, [token_columns(offsets, spans) for spans in prompt.spans]
 
 
 def bpe_merges(words: Sequence[str]) -> list[tuple[str, str]]:

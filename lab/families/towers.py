@@ -15,6 +15,7 @@ from torch.nn.functional import layer_norm
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from lab.families.base import Parts
+from lab.networks import tower_sizes, word_settings
 
 NAMES = ("text_encoder", "text_encoder_2")
 
@@ -27,19 +28,8 @@ def build_towers(
     kinds = (first, CLIPTextModelWithProjection)
     towers = {}
     for name, kind, width in zip(NAMES, kinds, widths, strict=True):
-        config = CLIPTextConfig(
-            vocab_size=len(tokenizer),
-            max_position_embeddings=tokenizer.model_max_length,
-            hidden_size=width,
-            projection_dim=width,
-            intermediate_size=width,
-            num_hidden_layers=1,
-            num_attention_heads=heads,
-            hidden_act="quick_gelu",
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+        sizes = tower_sizes(width, 1, heads, width, inner=width)
+        config = CLIPTextConfig(**sizes, **word_settings(tokenizer), hidden_act="quick_gelu")
         towers[name] = kind(config)
     return towers
 

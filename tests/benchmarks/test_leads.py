@@ -9,12 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lab.trial import measure
-from pixalign import Aligner
+import pixalign as pa
+from lab.measured import scene_groups, scene_losses
 from pixalign.config import AlignConfig
-from pixalign.core.batching import BatchSize
-from pixalign.scenes.draw import draw_scenes
-from pixalign.scenes.labelled import labelled_scenes
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -33,7 +30,7 @@ def scene(number, classes=3):
     losses = {"grid": grid}
     for name, steps in (("full", 20), ("negated", 20), ("reference", leads.REFERENCE)):
         losses[name] = truth[:, None] + torch.randn(classes, steps, generator=generator)
-    subject = SimpleNamespace(number=number, labels=tuple(range(classes)))
+    subject = SimpleNamespace(index=number, labels=tuple(range(classes)))
     return leads.Scene(subject, None, losses)
 
 
@@ -68,7 +65,7 @@ def test_weights_favour_what_follows_the_reference(scenes):
 
 
 def test_each_half_takes_what_the_other_chose(scenes, monkeypatch):
-    asked = {"even": lambda known, budget: torch.full((1,), float(known[0].subject.number))}
+    asked = {"even": lambda known, budget: torch.full((1,), float(known[0].subject.index))}
     monkeypatch.setattr(leads, "ALLOCATIONS", asked)
     for _, lead in leads.allocations(scenes):
         assert [float(one) for one in lead.weights] == [1, 0]
@@ -113,8 +110,8 @@ def test_variances_of_independent_noise():
 
 
 def test_a_run(wide, few, monkeypatch, tmp_path, capsys):
-    aligner = Aligner(wide("sd1"))
-    monkeypatch.setattr(leads.Aligner, "from_pretrained", lambda **_: aligner)
+    model = pa.load(wide("sd1"))
+    monkeypatch.setattr(leads.pa, "load", lambda **_: model)
     monkeypatch.setattr(leads, "AlignConfig", partial(AlignConfig, elbo_steps=4, collect_steps=1))
     leads.main(["--count", "2", "--device", "cpu", "--out", str(tmp_path / "leads.json")])
     result = json.loads((tmp_path / "leads.json").read_text())
@@ -125,13 +122,12 @@ def test_a_run(wide, few, monkeypatch, tmp_path, capsys):
     assert "half side, less noise, 4" in capsys.readouterr().out
 
 
-def test_full_is_what_the_library_measures(wide, few):
+def test_full_is_what_the_benchmark_measures(wide, few):
     """And every other measurement of a scene has noise of its own."""
-    backbone = Aligner(wide("sd1")).backbone
-    config = AlignConfig(elbo_steps=4, collect_steps=1).resolved()
-    group = labelled_scenes(draw_scenes("val", 1), 64, "cpu", first=5)
-    found = leads.measured(Aligner(backbone), config, group)[0]
-    known = measure(backbone, group, {}, {"20": config}, BatchSize())[0].losses["20"]
+    model, config = pa.load(wide("sd1")), AlignConfig(elbo_steps=4, collect_steps=1).resolved()
+    group, latents = next(scene_groups(model, "val", 1, show=False))
+    found = leads.measured(model, config, group, latents)[0]
+    known = scene_losses(model, group, latents, config)[0]
     assert torch.equal(found["full"], known)
     for name in ("negated", "independent", "half", "moved", "grid", "reference"):
         assert found[name].shape == known.shape

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import pixalign as pa
 import tiny
-from pixalign import Aligner
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -36,22 +36,18 @@ def asked(*arguments):
     return json.loads(printed.getvalue()), status
 
 
-@pytest.fixture(scope="module")
-def record():
-    found, status = asked("--arch", "tiny", "--classes", "3")
-    assert status == 0
-    return found
-
-
 @pytest.fixture
-def small(pipeline):
+def small(pipeline, monkeypatch):
     """The quickest of the tiny pipelines, with few positions, as a model to be measured."""
-    backbone = Aligner(pipeline("sd3")).backbone
+    monkeypatch.setattr(speed, "_free", lambda device: None)  # of memory there is enough
+    backbone = pa.load(pipeline("sd3")).backbone
     latents = architectures.smooth_latents(backbone)[..., :8, :8]
     return architectures.Model(backbone, latents, architectures.NOUNS)
 
 
-def test_rows_and_fields(record):
+def test_rows_and_fields():
+    record, status = asked("--arch", "tiny", "--classes", "2")
+    assert status == 0
     assert set(record) == RECORD
     rows = {row["name"]: row for row in record["rows"]}
     assert list(rows) == ["sequential", "eager", "fast"]
@@ -68,23 +64,20 @@ def test_rows_and_fields(record):
         assert row["times_faster"] == pytest.approx(ratio)
         assert row["name"] in speed.table(record)
     for name in ("sequential", "eager"):
-        assert rows[name]["forwards"] == {"total": 70, "collect": 10, "elbo": 60}
-    assert rows["fast"]["forwards"]["elbo"] in (15, 30, 45, 60)
+        assert rows[name]["forwards"] == {"total": 50, "collect": 10, "elbo": 40}
+    assert rows["fast"]["forwards"]["elbo"] in (10, 20, 30, 40)
     assert rows["fast"]["difference"] is None
-
-
-def test_eager_equals_sequential(record):
-    eager = next(row for row in record["rows"] if row["name"] == "eager")
-    assert eager["difference"]["losses"] < 1e-4
-    assert eager["difference"]["heatmaps"] < 1e-3
-    assert eager["difference"]["heatmaps_same_scores"] < 1e-4
+    apart = rows["eager"]["difference"]
+    assert apart["losses"] < 1e-4
+    assert apart["heatmaps"] < 1e-3
+    assert apart["heatmaps_same_scores"] < 1e-4
 
 
 @pytest.mark.parametrize("name", ["sdxl", "sd3"])
 def test_other_families_equal_sequential(pipeline, name):
-    aligner = Aligner(pipeline(name))
-    latents = architectures.smooth_latents(aligner.backbone)[..., :16, :16]
-    apart = speed.compare(aligner, latents, architectures.NOUNS[:3])
+    model = pa.load(pipeline(name))
+    latents = architectures.smooth_latents(model.backbone)[..., :16, :16]
+    apart = speed.compare(model, latents, architectures.NOUNS[:3])
     assert apart["losses"] < 1e-4
     assert apart["heatmaps"] < 1e-3
 
@@ -100,33 +93,33 @@ def test_a_difference_is_seen():
     assert apart == {"losses": 0.5, "heatmaps": 0.25, "heatmaps_same_scores": 0.25}
 
 
-def test_ten_classes_take_210_forwards(small):
+def test_three_classes_take_70_forwards(small):
     seen = 0
 
     def count(module, args, kwargs):
         nonlocal seen
         seen += len(kwargs["hidden_states"])
 
-    aligner = Aligner(small.pipe)
-    ten = small.names[:10]
-    work = sequential.Sequential(aligner.backbone, speed.reference_job(aligner, small.latents, ten))
+    model = pa.load(small.pipe)
+    three = small.names[:3]
+    work = sequential.Sequential(model.backbone, speed.reference_job(model, small.latents, three))
     handle = small.pipe.transformer.register_forward_pre_hook(count, with_kwargs=True)
     try:
         slow = work.run().forwards
-        assert seen == 10 * 20 + 10
-        fast = speed.align_once(aligner, small.latents, ten, speed.AlignConfig.official()).forwards
-        assert seen == 2 * (10 * 20 + 10)
+        assert seen == 3 * 20 + 10
+        fast = speed.align_once(model, small.latents, three, speed.AlignConfig.official()).forwards
+        assert seen == 2 * (3 * 20 + 10)
     finally:
         handle.remove()
-    assert slow == fast == {"total": 210, "collect": 10, "elbo": 200}
+    assert slow == fast == {"total": 70, "collect": 10, "elbo": 60}
 
 
 @pytest.mark.parametrize("name", ["sd1", "sd3"])
 def test_the_model_is_left_as_it_was(pipeline, name):
-    aligner = Aligner(pipeline(name))
-    backbone = aligner.backbone
+    model = pa.load(pipeline(name))
+    backbone = model.backbone
     latents = architectures.smooth_latents(backbone)
-    job = speed.reference_job(aligner, latents, ["dog", "cat"])
+    job = speed.reference_job(model, latents, ["dog", "cat"])
     text = backbone.encode_text(["a photo of dog"])
     step = backbone.schedule.at_indices([300])
     stock = dict(backbone.denoiser.attn_processors)

@@ -13,32 +13,9 @@ from lab.data import rendered
 from lab.hard_negatives import tinted, without_one, wrong_captions
 from lab.recipe import complete
 from lab.train import train
-from lab_runs import checkpoint
+from lab_runs import RECIPES, checkpoint
 from pixalign.bench.metrics import clip_score
 from pixalign.scenes.sample import COLOURS, attribute_captions, full_captions, sample_scenes
-
-TINY = {
-    "size": 48,
-    "batch": 8,
-    "warmup": 2,
-    "log_every": 2,
-    "evaluate_every": 3,
-    "steps": 6,
-    "decay": "constant",
-    "held_out": 40,
-    "bank": {"count": 24, "batch": 16},
-    "vision": {"hidden": 16, "layers": 1, "heads": 2},
-    "text": {"hidden": 16, "layers": 1, "heads": 2},
-    "projection": 16,
-}
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clip")
-    train("clip", None, folder, TINY)
-    return folder
-
 
 # ---- captions ----
 
@@ -111,17 +88,17 @@ def test_descriptions_are_a_function_of_the_number():
 # ---- training ----
 
 
-def test_a_run_can_be_continued_exactly(run, tmp_path):
-    train("clip", None, tmp_path, {**TINY, "steps": 4})
-    train("clip", None, tmp_path, TINY, resume=tmp_path)
-    whole, resumed = checkpoint(run), checkpoint(tmp_path)
+def test_a_run_can_be_continued_exactly(finished, tmp_path):
+    train("clip", None, tmp_path, {**RECIPES["clip"], "steps": 2})
+    train("clip", None, tmp_path, RECIPES["clip"], resume=tmp_path)
+    whole, resumed = checkpoint(finished("clip")), checkpoint(tmp_path)
     for key, value in resumed["model"].items():
         assert torch.equal(value, whole["model"][key]), key
 
 
 def test_the_loss_by_hand():
     torch.manual_seed(0)
-    stage = ClipStage(complete("clip", {**TINY, "batch": 4}), "cpu")
+    stage = ClipStage(complete("clip", {**RECIPES["clip"], "batch": 4}), "cpu")
     _, plain, rich, wrong = stage.bank
     seen = {}
 
@@ -175,26 +152,26 @@ def pictures(count):
     return [Image.fromarray((p * 255).byte().permute(1, 2, 0).numpy()) for p in drawn]
 
 
-def test_the_score_is_that_of_transformers(run):
-    images = pictures(3)
+def test_the_score_is_that_of_transformers(finished):
+    images, folder = pictures(3), finished("clip") / "clip"
     texts = ["a photo of dog", "a photo of red hot dog, two cats", "a photo of tree"]
-    found = clip_score(images, texts, model=str(run / "clip"), device="cpu")
-    model = CLIPModel.from_pretrained(run / "clip", dtype=torch.float32).eval()
-    tokens = CLIPTokenizer.from_pretrained(run / "clip")(texts, padding=True, return_tensors="pt")
+    found = clip_score(images, texts, model=str(folder), device="cpu")
+    model = CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = CLIPTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
     pixels = torch.stack(
         [torch.from_numpy(np.array(i)).permute(2, 0, 1) / 127.5 - 1 for i in images]
     )
     with torch.no_grad():
         logits = model(**tokens, pixel_values=pixels).logits_per_image / model.logit_scale.exp()
     np.testing.assert_allclose(found.scores, 100 * logits.diagonal().numpy(), rtol=1e-4)
-    assert found.model == str(run / "clip")
-    assert str(run / "clip") in str(found)
+    assert found.model == str(folder)
+    assert str(folder) in str(found)
     assert found.mean == pytest.approx(found.scores.mean())
 
 
-def test_the_score_refuses_what_it_cannot_read(run, tmp_path):
+def test_the_score_refuses_what_it_cannot_read(finished, tmp_path):
     with pytest.raises(ValueError, match="2 images and 1 texts"):
-        clip_score(pictures(2), ["a photo of dog"], model=str(run / "clip"))
+        clip_score(pictures(2), ["a photo of dog"], model=str(finished("clip") / "clip"))
     with pytest.raises(OSError, match="cannot load a CLIP from"):
         clip_score(pictures(1), ["dog"], model=str(tmp_path), device="cpu")
     with pytest.raises(FileNotFoundError, match="there is no CLIP in"):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from lab.document import TASKS, correlation, points, read_results, render, report, signed
+from lab.report import TASKS, correlation, points, read_results, render, report, signed
 from pixalign.bench.document import render_benchmark
 
 

@@ -1,6 +1,7 @@
 """The lab's families at toy size: what each trains by, inherits, stores and reads."""
 
-import json
+import runpy
+import shutil
 
 import diffusers
 import numpy as np
@@ -11,19 +12,18 @@ from PIL import Image
 
 import pixalign as pa
 from lab import data
-from lab.compare import compare, table
 from lab.data import kept_bank, scenes
 from lab.denoiser import DenoiserStage
 from lab.families import DENOISER, FAMILIES
 from lab.families.base import copy_matching
 from lab.families.towers import inherit_words
-from lab.networks import SCHEDULER, load_pipeline, load_vae, share_parts
+from lab.networks import SCHEDULER, load_pipeline, load_vae
 from lab.recipe import complete
 from lab.train import train
 from lab.vocabulary import CaptionEncoder, build_tokenizer
 from lab_runs import RECIPES, checkpoint
 from pixalign.backbones import wrap
-from pixalign.backbones.locations import lab_folder
+from pixalign.backbones.locations import EMBEDDED, lab_folder
 from pixalign.scenes.atlas import class_names
 
 NEW = ("sd2", "sdxl", "sd3")
@@ -33,37 +33,24 @@ PIPELINES = {
     "sdxl": "StableDiffusionXLPipeline",
     "sd3": "StableDiffusion3Pipeline",
 }
-TINY = {
-    **RECIPES["denoiser"],
-    "towers": {"widths": (8, 8), "heads": 2},
-    "transformer": {"layers": 2, "heads": 2, "head_width": 8},
-}
 CAPTIONS = ["a photo of hot dog, cat", "", "a photo of two small blue birds, large dog"]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """A finished run of each family; the others begin from sd1's pipeline."""
-    folder = tmp_path_factory.mktemp("families")
-    vae, first = folder / "vae", folder / "sd1" / "pipeline"
-    train("sd1", "vae", vae, RECIPES["vae"])
-    train("sd1", None, folder / "sd1", TINY, vae=vae)
-    for name in NEW:
-        train(name, None, folder / name, TINY, vae=vae, resume=first, bank=folder / "bank")
-    return folder
+@pytest.fixture
+def stage_of(finished):
+    def stage_of(name, **changes):
+        recipe = complete("denoiser", FAMILIES[name].recipe, RECIPES["denoiser"], changes)
+        return DenoiserStage(recipe, "cpu", FAMILIES[name], finished("vae"))
 
-
-def stage_of(runs, name, **changes):
-    recipe = complete("denoiser", FAMILIES[name].recipe, TINY, changes)
-    return DenoiserStage(recipe, "cpu", FAMILIES[name], runs / "vae")
+    return stage_of
 
 
 # ---- what is trained ----
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_ids_are_read_as_the_pipeline_reads_captions(runs, name):
-    stage = stage_of(runs, name)
+def test_ids_are_read_as_the_pipeline_reads_captions(stage_of, name):
+    stage = stage_of(name)
     ids = CaptionEncoder(stage.tokenizer)(CAPTIONS)
     found = FAMILIES[name].encode(stage.parts, ids)
     expected = stage.backbone.encode_text(CAPTIONS)
@@ -86,8 +73,8 @@ def diffusers_target(name, latents, noise, times):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_loss_is_that_of_diffusers(runs, name):
-    stage = stage_of(runs, name, timesteps="uniform")
+def test_the_loss_is_that_of_diffusers(stage_of, name):
+    stage = stage_of(name, timesteps="uniform")
     asked = {}
 
     def network(*args, **kwargs):
@@ -110,10 +97,10 @@ def test_the_loss_is_that_of_diffusers(runs, name):
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_all_parts_learn_that_should(runs, name):
-    state = checkpoint(runs / name)
-    stage = stage_of(runs, name)
-    stage.adopt(stage.parts, runs / "sd1" / "pipeline")
+def test_all_parts_learn_that_should(finished, name, stage_of):
+    state = checkpoint(finished(name))
+    stage = stage_of(name)
+    stage.adopt(stage.parts, finished("sd1") / "pipeline")
     before = stage.parts.state_dict()
     moved = {
         part: any(
@@ -130,13 +117,13 @@ def test_all_parts_learn_that_should(runs, name):
 # ---- what is inherited ----
 
 
-def test_towers_begin_with_the_words_of_sd1(runs):
+def test_towers_begin_with_the_words_of_sd1(finished, stage_of):
     """Without places, both towers side by side give what sd1's encoder gives."""
-    donor = load_pipeline(runs / "sd1" / "pipeline", "cpu").text_encoder
+    donor = load_pipeline(finished("sd1") / "pipeline", "cpu").text_encoder
     places = next(p for n, p in donor.named_parameters() if n.endswith("position_embedding.weight"))
     with torch.no_grad():
         places.zero_()
-    stage = stage_of(runs, "sdxl")
+    stage = stage_of("sdxl")
     inherit_words(stage.parts, donor)
     ids = CaptionEncoder(stage.tokenizer)(CAPTIONS)
     found = FAMILIES["sdxl"].encode(stage.parts, ids).embeds
@@ -153,22 +140,22 @@ def test_matching_tensors_are_copied():
     assert copy_matching(wide, second) == 2  # the bias
 
 
-def test_a_family_continues_from_its_own_pipeline(runs):
+def test_a_family_continues_from_its_own_pipeline(finished, stage_of):
     for name in FAMILIES:
-        stage = stage_of(runs, name)
-        stage.adopt(stage.parts, runs / name / "pipeline")
-        saved = wrap(load_pipeline(runs / name / "pipeline", "cpu")).denoiser.state_dict()
+        stage = stage_of(name)
+        stage.adopt(stage.parts, finished(name) / "pipeline")
+        saved = wrap(load_pipeline(finished(name) / "pipeline", "cpu")).denoiser.state_dict()
         for key, value in stage.parts[DENOISER].state_dict().items():
             assert torch.equal(value, saved[key]), (name, key)
 
 
-def test_an_unfit_pipeline_is_refused(runs):
-    wide = stage_of(runs, "sdxl", towers={"widths": (16, 8)})
+def test_an_unfit_pipeline_is_refused(finished, stage_of):
+    wide = stage_of("sdxl", towers={"widths": (16, 8)})
     with pytest.raises(ValueError, match="both towers are 24 wide, the donor's words 16"):
-        wide.adopt(wide.parts, runs / "sd1" / "pipeline")
-    other = stage_of(runs, "sd1", text={"hidden": 8})
+        wide.adopt(wide.parts, finished("sd1") / "pipeline")
+    other = stage_of("sd1", text={"hidden": 8})
     with pytest.raises(ValueError, match="is no pipeline for this recipe: the "):
-        other.adopt(other.parts, runs / "sd1" / "pipeline")
+        other.adopt(other.parts, finished("sd1") / "pipeline")
 
 
 def test_clip_is_its_own_stage(tmp_path):
@@ -178,8 +165,8 @@ def test_clip_is_its_own_stage(tmp_path):
         train("sd2", "clip", tmp_path, {})
 
 
-def test_encoded_scenes_are_kept_for_other_runs(runs, tmp_path, monkeypatch):
-    vae, encoder = load_vae(runs / "vae", "cpu"), CaptionEncoder(build_tokenizer())
+def test_encoded_scenes_are_kept_for_other_runs(finished, tmp_path, monkeypatch):
+    vae, encoder = load_vae(finished("vae"), "cpu"), CaptionEncoder(build_tokenizer())
     options = {"start": 3, "count": 10, "size": 64, "device": "cpu"}
     first = kept_bank(tmp_path, vae, encoder, **options)
     calls = []
@@ -199,8 +186,8 @@ def test_encoded_scenes_are_kept_for_other_runs(runs, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_saved_pipelines_are_plain_ones(runs, name):
-    folder = runs / name / "pipeline"
+def test_saved_pipelines_are_plain_ones(finished, name):
+    folder = finished(name) / "pipeline"
     lacking = {"text_encoder_3": None, "tokenizer_3": None} if name == "sd3" else {}
     pipe = diffusers.DiffusionPipeline.from_pretrained(folder, **lacking)
     assert type(pipe).__name__ == PIPELINES[name]
@@ -212,83 +199,59 @@ def test_saved_pipelines_are_plain_ones(runs, name):
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_the_aligner_reads_every_family(runs, name):
-    aligner = pa.Aligner.from_pretrained(runs / name / "pipeline", device="cpu")
+def test_every_family_aligns(finished, name):
+    model = pa.load(finished(name) / "pipeline", device="cpu")
     objective = {"sd2": "velocity", "sdxl": "epsilon", "sd3": "flow"}[name]
-    assert aligner.backbone.objective == objective
+    assert model.backbone.objective == objective
     pixels = (scenes("val", 0, 1, 64, "cpu").images[0] * 255).round().byte().permute(1, 2, 0)
     picture = Image.fromarray(pixels.numpy()).crop((0, 0, 64, 48))
     config = pa.AlignConfig(elbo_steps=2, collect_steps=1, resize="keep")
-    found = aligner.align(picture, list(class_names()[:2]), config=config)
+    found = model.align(picture, list(class_names()[:2]), config=config)
     assert found.heatmaps.shape == (2, 48, 64)
     assert np.isfinite(found.losses).all()
 
 
-def test_equal_parts_are_shared(runs, tmp_path):
-    import shutil
-
-    shutil.copytree(runs / "sd1" / "pipeline", tmp_path / "base")
-    shutil.copytree(runs / "sd2" / "pipeline", tmp_path / "more" / "sd2")
-    before = pa.Aligner.from_pretrained(tmp_path / "more" / "sd2", device="cpu")
-    shared = share_parts(tmp_path / "more" / "sd2", tmp_path / "base")
+def test_equal_parts_are_shared(finished, tmp_path, request):
+    tool = runpy.run_path(str(request.config.rootpath / "tools" / "share_parts.py"))
+    shutil.copytree(finished("sd1") / "pipeline", tmp_path / "base")
+    shutil.copytree(finished("sd2") / "pipeline", tmp_path / "more" / "sd2")
+    before = pa.load(tmp_path / "more" / "sd2", device="cpu")
+    shared = tool["share_parts"](tmp_path / "more" / "sd2", tmp_path / "base")
     assert set(shared) == {"text_encoder", "tokenizer", "vae"}
     for part in shared:
         link = (tmp_path / "more" / "sd2" / part).readlink()
         assert not link.is_absolute()
         assert link.parts[:2] == ("..", "..")
-    after = pa.Aligner.from_pretrained(tmp_path / "more" / "sd2", device="cpu")
+    after = pa.load(tmp_path / "more" / "sd2", device="cpu")
     for part in ("vae", "text_encoder", "unet"):
-        one, two = (getattr(a.backbone.pipe, part).state_dict() for a in (before, after))
+        one, two = (getattr(model.pipe, part).state_dict() for model in (before, after))
         assert all(torch.equal(one[key], two[key]) for key in one), part
 
 
 # ---- names ----
 
 
-def test_models_of_the_lab_are_found_by_name(runs, tmp_path, monkeypatch):
+def test_models_of_the_lab_are_found_by_name(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"'lab:sd2' is not in .*PIXALIGN_MODELS"):
-        pa.Aligner.from_pretrained("lab:sd2")
+    with pytest.raises(FileNotFoundError, match=r"'lab:sd2' is not there in .*PIXALIGN_MODELS"):
+        pa.load("lab:sd2")
     with pytest.raises(ValueError, match="'sd9'; allowed: 'sd1', 'sd2'"):
-        pa.Aligner.from_pretrained("lab:sd9")
-    (tmp_path / "sd2-like").symlink_to(runs / "sd2" / "pipeline")
-    aligner = pa.Aligner.from_pretrained("lab:sd2", device="cpu")
-    assert (aligner.name, aligner.backbone.objective) == ("lab:sd2", "velocity")
-    assert lab_folder("lab:sd1") == pa.own.EMBEDDED
-    assert pa.Aligner.from_pretrained("lab:sd1", device="cpu").name == "sd1-like, embedded"
+        pa.load("lab:sd9")
+    (tmp_path / "sd2-like").symlink_to(finished("sd2") / "pipeline")
+    model = pa.load("lab:sd2", device="cpu")
+    assert (model.name, model.backbone.objective) == ("lab:sd2", "velocity")
+    assert lab_folder("lab:sd1") == EMBEDDED
+    assert pa.load("lab:sd1", device="cpu").name == "sd1-like, embedded"
 
 
 def test_links_that_were_not_checked_out_are_explained(tmp_path, monkeypatch):
     monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
     folder = tmp_path / "sd2-like"
     folder.mkdir()
-    (folder / "vae").write_text("../../src/pixalign/weights/sd1-like/vae")
+    (folder / "vae").write_text("../../../src/pixalign/backbones/weights/sd1-like/vae")
     with pytest.raises(FileNotFoundError, match=r"core\.symlinks"):
         lab_folder("lab:sd2")
     (folder / "vae").unlink()
     (folder / "vae").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError, match=r"core\.symlinks"):
         lab_folder("lab:sd2")
-
-
-# ---- the comparison ----
-
-
-def test_families_are_compared_and_kept(runs, tmp_path, monkeypatch):
-    monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
-    for name in ("sd2", "sd3"):
-        (tmp_path / f"{name}-like").symlink_to(runs / name / "pipeline")
-    names = ["lab:sd2", "lab:sd3"]
-    first = compare(tmp_path / "out", 3, names, "cpu", show=False)
-    stored = json.loads((tmp_path / "out" / "sd3.json").read_text())
-    assert stored["images"] == 3
-    assert set(first) == {"sd2", "sd3"}
-    text = table(first)
-    assert f"{stored['variants']['uncalibrated']['oracle']['miou']:.1f} (" in text
-    (tmp_path / "out" / "sd2.json").write_text(
-        json.dumps({**first["sd2"], "own": "kept as it was"})
-    )
-    again = compare(tmp_path / "out", 3, names, "cpu", show=False)
-    assert again["sd2"]["own"] == "kept as it was"
-    with pytest.raises(ValueError, match="'sd9'"):
-        compare(tmp_path / "out", 3, ["lab:sd9"], "cpu")

@@ -1,5 +1,6 @@
 """The committed weights do what docs/lab.md says of them, at a size a CPU can check."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,22 +10,22 @@ from diffusers import StableDiffusionPipeline
 from PIL import Image
 
 import pixalign as pa
-from lab.attention import GateScenes, gates
+from lab import attention
+from lab.attention import GateScenes, measure_gates
 from lab.classifier import scene_figures
 from lab.clip import describe
 from lab.data import decode, encode, rendered, scenes
 from lab.hard_negatives import KINDS, wrong_captions
-from pixalign.backbones import wrap
 from pixalign.backbones.clip import Clip
-from pixalign.backbones.locations import EMBEDDED, lab_folder
-from pixalign.backbones.model_settings import model_settings
+from pixalign.backbones.locations import EMBEDDED, MARKER, lab_folder
 from pixalign.bench.metrics import clip_score
 from pixalign.bench.scene_classifier import found_class, load_classifier, look
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.sample import attribute_captions, full_captions
 
-CLASSIFIER = Path(__file__).parents[2] / "lab" / "models" / "classifier"
+MODELS = Path(__file__).parents[2] / "lab" / "models"
+CLASSIFIER = MODELS / "classifier"
 
 
 @pytest.fixture(scope="module")
@@ -45,46 +46,70 @@ def test_plain_text_to_image_call(pipe):
 
 
 def test_reconstruction(pipe):
-    images = scenes("val", 1000, 24, 128, "cpu").images
+    images = scenes("val", 1000, 8, 128, "cpu").images
     again = decode(pipe.vae, encode(pipe.vae, images))
     psnr = -10 * (again - images).square().mean((1, 2, 3)).log10()
     assert psnr.mean() > 30
 
 
-@pytest.mark.skipif(not CLASSIFIER.is_dir(), reason="the weights are in the repository")
 def test_classifier():
     classifier = load_classifier(CLASSIFIER, "cpu")
-    single = scenes("val", 4096, 192, 128, "cpu", objects=1)
+    single = scenes("val", 4096, 64, 128, "cpu", objects=1)
     found = found_class(look(classifier, single.images)[0])
     assert (found == single.labels[:, 0]).float().mean() > 0.95
-    several = rendered(draw_scenes("val", 192), 128, "cpu")
+    several = rendered(draw_scenes("val", 66), 128, "cpu")
     figures = scene_figures(*look(classifier, several.images), several)
     assert figures["recall"] > 0.9
     assert figures["precision"] > 0.9
     assert figures["colour"] > 0.85
 
 
-def test_attention_tells_objects_apart(pipe):
-    backbone = wrap(pipe)
-    drawn = GateScenes.draw(backbone, size=128, device="cpu", scenes=24, single=24)
-    result = gates(backbone, drawn)
-    assert result["auc_other_all"] > 0.9
-    assert result["pointing_first"] > 0.9
+@pytest.fixture(scope="module")
+def model():
+    return pa.load(device="cpu")
 
 
-def test_heatmaps_point_at_the_objects(pipe):
-    config = pa.AlignConfig(elbo_steps=4, collect_steps=4)
-    aligner = pa.Aligner(pipe, config=config, own=model_settings(EMBEDDED))
-    drawn = scenes("test", 0, 8, 128, "cpu")
-    hits = []
-    for image, mask, labels in zip(drawn.images, drawn.masks, drawn.labels, strict=True):
-        present = sorted({int(label) for label in labels if label >= 0})
-        picture = np.round(image.permute(1, 2, 0).numpy() * 255).astype(np.uint8)
-        result = aligner.align(picture, [class_names()[label] for label in present])
-        for label, heatmap in zip(present, result.heatmaps, strict=True):
-            row, column = np.unravel_index(heatmap.argmax(), heatmap.shape)
-            hits.append(int(mask[row, column]) == label + 1)
+@pytest.mark.parametrize(
+    ("name", "objective", "other", "pointing"),
+    [("sd1", "epsilon", 0.9, 0.9), ("sd2", "velocity", 0.8, 0.7), ("sdxl", "epsilon", 0.8, 0.7),
+     ("sd3", "flow", 0.75, 0.7)],
+)  # fmt: skip
+def test_attention_tells_objects_apart(model, name, objective, other, pointing, monkeypatch):
+    monkeypatch.setattr(attention, "POSITIONS", (0.1,))
+    backbone = (model if name == "sd1" else pa.load(f"lab:{name}", device="cpu")).backbone
+    assert backbone.objective == objective
+    drawn = GateScenes.draw(backbone, size=128, device="cpu", scenes=6, single=6)
+    result = measure_gates(backbone, drawn)
+    assert result["auc_other_all"] > other
+    assert result["pointing_first"] > pointing
+
+
+def aligned(model, objects, config):
+    """Of each pair of a scene and a class: the heatmap, and where the object is, bool [H, W]."""
+    drawn = scenes("test", 0, 6, 128, "cpu", objects=objects)
+    present = [sorted({int(label) for label in row if label >= 0}) for row in drawn.labels]
+    pictures = [(image.permute(1, 2, 0).numpy() * 255).round() for image in drawn.images]
+    names = [[class_names()[label] for label in labels] for labels in present]
+    found = model.align([p.astype(np.uint8) for p in pictures], names, config=config)
+    for result, mask, labels in zip(found, drawn.masks.numpy(), present, strict=True):
+        for place, label in enumerate(labels):
+            yield result, place, mask == label + 1
+
+
+def test_heatmaps_point_at_the_objects(model):
+    pairs = aligned(model, None, pa.AlignConfig(elbo_steps=1, collect_steps=2))
+    hits = [truth.flat[result.heatmaps[place].argmax()] for result, place, truth in pairs]
     assert np.mean(hits) > 0.8
+
+
+def test_single_objects_are_found(model):
+    inside, ious = [], []
+    for result, _, truth in aligned(model, 1, pa.AlignConfig.uncalibrated(collect_steps=1)):
+        inside.append(truth.flat[result.heatmaps[0].argmax()])
+        mask = result.mask() == 1
+        ious.append((mask & truth).sum() / (mask | truth).sum())
+    assert np.mean(inside) >= 0.9
+    assert np.mean(ious) >= 0.6
 
 
 def test_size():
@@ -94,10 +119,6 @@ def test_size():
 
 # ---- the models beside the embedded one ----
 
-MODELS = Path(__file__).parents[2] / "lab" / "models"
-in_repository = pytest.mark.skipif(
-    not (MODELS / "sd2-like").is_dir(), reason="the weights are in the repository"
-)
 MEGABYTES = {"sd2-like": 6, "sdxl-like": 6, "sd3-like": 12, "clip-like": 3}
 
 
@@ -108,7 +129,6 @@ def own_bytes(folder):
     return sum(path.stat().st_size for path in files if not shared & set(path.parents))
 
 
-@in_repository
 def test_the_models_are_small():
     sizes = {name: own_bytes(MODELS / name) for name in MEGABYTES}
     assert all(size <= MEGABYTES[name] * 10**6 for name, size in sizes.items()), sizes
@@ -116,45 +136,37 @@ def test_the_models_are_small():
     assert everything <= 45 * 10**6
 
 
-@in_repository
-@pytest.mark.parametrize(
-    ("name", "objective", "other"), [("sd2", "velocity", 0.8), ("sdxl", "epsilon", 0.8),
-                                     ("sd3", "flow", 0.75)],
-)  # fmt: skip
-def test_every_family_tells_objects_apart(name, objective, other):
-    aligner = pa.Aligner.from_pretrained(f"lab:{name}", device="cpu")
-    assert aligner.backbone.objective == objective
-    drawn = GateScenes.draw(aligner.backbone, size=128, device="cpu", scenes=12, single=8)
-    result = gates(aligner.backbone, drawn)
-    assert result["auc_other_all"] > other
-    assert result["pointing_first"] > 0.7
+def test_the_folder_says_whose_it_is():
+    marker = json.loads((MODELS / MARKER).read_text())
+    assert marker == {"format": 1, "models": ["sd2", "sdxl", "sd3", "clip", "classifier"]}
+    for name in marker["models"]:
+        assert lab_folder(f"lab:{name}").parent == MODELS
 
 
-@in_repository
 def test_wide_pictures_on_the_joint_attention_model():
     """Its position table reaches twice the native side."""
-    aligner = pa.Aligner.from_pretrained("lab:sd3", device="cpu")
+    model = pa.load("lab:sd3", device="cpu")
     wide = Image.new("RGB", (256, 128), "white")
     config = pa.AlignConfig(elbo_steps=1, collect_steps=1, resize="keep")
-    found = aligner.align(wide, ["dog", "cat"], config=config)
+    found = model.align(wide, ["dog", "cat"], config=config)
     assert found.heatmaps.shape == (2, 128, 256)
 
 
-@in_repository
 def test_clip_looks_closely():
-    held_out = describe(draw_scenes("val", 96), 0.5, 1)
+    held_out = describe(draw_scenes("val", 72), 0.5, 1)
     pictures = rendered(held_out.scenes, 128, "cpu").images
     images = [Image.fromarray((p * 255).round().byte().permute(1, 2, 0).numpy()) for p in pictures]
-    rng = np.random.default_rng(0)
-    right = clip_score(images, attribute_captions(held_out.scenes), device="cpu")
-    assert right.model == "lab:clip"
+    rng, clip = np.random.default_rng(0), Clip(lab_folder("lab:clip"), torch.device("cpu"))
+    seen, rich = clip.see(images), attribute_captions(held_out.scenes)
+    right = (seen * clip.read(rich)).sum(1)
     for kind in KINDS:
         texts = wrong_captions(held_out.scenes, kind, rng)
-        wrong = clip_score(images, texts, device="cpu")
-        differs = np.array(texts) != np.array(attribute_captions(held_out.scenes))
-        assert (wrong.scores < right.scores)[differs].mean() >= 0.85, kind
-    plain = full_captions(held_out.scenes)
-    clip = Clip(lab_folder("lab:clip"), torch.device("cpu"))
-    scores = clip.see(images) @ clip.read(plain).T
-    chosen = [scores[i, i - 31 : i + 1].argmax() == 31 for i in range(31, 96)]
+        wrong = (seen * clip.read(texts)).sum(1)
+        differs = torch.tensor([a != b for a, b in zip(texts, rich, strict=True)])
+        assert (wrong < right)[differs].float().mean() >= 0.85, kind
+    scores = seen @ clip.read(full_captions(held_out.scenes)).T
+    chosen = [scores[i, i - 31 : i + 1].argmax() == 31 for i in range(31, 72)]
     assert np.mean(chosen) >= 0.85
+    score = clip_score(images[:2], rich[:2], model="lab:clip", device="cpu")
+    assert score.model == "lab:clip"
+    np.testing.assert_allclose(score.scores, 100 * right[:2].numpy(), rtol=1e-4)

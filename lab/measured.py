@@ -1,0 +1,69 @@
+"""The benchmark's scenes as tuning and the lab's benchmarks read them: attention and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from pixalign.alignment.collect import attention_maps
+from pixalign.alignment.elbo import class_losses
+from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
+from pixalign.bench.datasets import open_dataset
+from pixalign.bench.measuring import Subject
+from pixalign.config import AlignConfig
+from pixalign.core.progress import Progress
+from pixalign.core.protocols import AlignmentModel
+from pixalign.core.values import AttentionMaps
+from pixalign.text.prompts import Classes
+
+_CHUNK = 24  # scenes in memory at once
+
+
+def scene_groups(
+    model: AlignmentModel, split: str, count: int, *, show: bool = True
+) -> Iterator[tuple[list[Subject], Tensor]]:
+    """Scenes of 2 to 4 objects, a few at a time, with their latents [B, C, h, w]."""
+    dataset = open_dataset("lab", None, split, count)
+    with Progress(len(dataset), f"scenes of {split}", show, "scene") as progress:
+        for first in range(0, len(dataset), _CHUNK):
+            places = range(first, min(first + _CHUNK, len(dataset)))
+            group = [Subject(dataset[place], place, dataset.classes, 0) for place in places]
+            pictures = [model.encode(subject.sample.image) for subject in group]
+            yield group, torch.cat([picture.latents for picture in pictures])
+            progress.advance(len(group))
+
+
+def noised_timesteps(
+    model: AlignmentModel, subject: Subject, latents: Tensor, config: AlignConfig
+) -> tuple[NoisedTimesteps, NoisedTimesteps | None]:
+    """Timesteps and noise of collecting and of the ELBO, as the benchmark draws them."""
+    generator = torch.Generator().manual_seed(subject.seed)
+    return plan_timesteps(model.backbone.schedule, latents[:1], config, generator)
+
+
+def scene_attention(
+    model: AlignmentModel,
+    group: Sequence[Subject],
+    latents: Tensor,
+    config: AlignConfig,
+    classes: Sequence[Classes] | None = None,
+) -> list[AttentionMaps]:
+    """Each scene's attention under its own classes, or others."""
+    asked = classes or [subject.phrases for subject in group]
+    plans = [plan_prompts(model.backbone, names, None, config) for names in asked]
+    timesteps = [noised_timesteps(model, subject, latents, config)[0] for subject in group]
+    quiet, batch_size = Progress(0, "", show=False), model.batch_size
+    return attention_maps(model.backbone, latents, plans, timesteps, config, batch_size, quiet)
+
+
+def scene_losses(
+    model: AlignmentModel, group: Sequence[Subject], latents: Tensor, config: AlignConfig
+) -> list[Tensor]:
+    """Each scene's losses float32 [N, T] under its own classes."""
+    plans = [plan_prompts(model.backbone, subject.phrases, None, config) for subject in group]
+    planned = [noised_timesteps(model, subject, latents, config)[1] for subject in group]
+    timesteps = [noised for noised in planned if noised is not None]
+    quiet = Progress(0, "", show=False)
+    return class_losses(model.backbone, latents, plans, timesteps, model.batch_size, quiet)
