@@ -1,6 +1,6 @@
 """Which recipe makes attention localise? Trains denoiser recipes for a few minutes each.
 
-python benchmarks/lab_ablations.py --vae RUN --minutes-each 3 --out DIR recipes/ablations/*.json
+python benchmarks/lab_ablations.py --vae RUN --minutes-each 3 --out DIR lab/recipes/ablations/*.json
 
 All recipes share one bank of encoded scenes where their bank and size agree. DIR/NAME.json holds
 a recipe's gates at every evaluation and is rewritten at each, so nothing is lost when the run is

@@ -30,9 +30,9 @@ import pixalign as pa
 from lab.measured import scene_attention, scene_groups
 from pixalign.alignment.adaptive import stages
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
+from pixalign.alignment.elbo import class_losses
 from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
-from pixalign.alignment.scoring import class_losses
 from pixalign.backbones import Backbone
 from pixalign.backbones.load import hide_loading_bars
 from pixalign.bench.measuring import Subject, image_seed

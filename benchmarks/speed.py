@@ -39,10 +39,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import pixalign as pa
 from pixalign import AlignConfig, EncodedImage
 from pixalign.alignment.calibrate import calibrate, exponents
-from pixalign.alignment.elbo import fixed_size
+from pixalign.alignment.collect import attention_maps
+from pixalign.alignment.elbo import class_scores, fixed_size
 from pixalign.alignment.heatmaps import activation, refine, to_image
 from pixalign.alignment.plan import plan_prompts, plan_timesteps
-from pixalign.alignment.scoring import attention_maps, class_scores
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.load import lay_out
 from pixalign.core.progress import Progress

@@ -99,9 +99,9 @@ def blurred(images: Tensor, share: float, largest: float, seed: int) -> Tensor:
 
 def visible(scenes: SceneTensors) -> Tensor:
     """bool [B, K]: which objects are large enough and hidden little enough to be asked for."""
-    shown = scenes.visible_shares()
-    large = shown * scenes.areas >= LEAST_AREA * scenes.slots[0].numel()
-    return large & (shown >= LEAST_SHOWN) & (scenes.labels >= 0)
+    pixels = scenes.visible_areas()
+    large = pixels >= LEAST_AREA * scenes.slots[0].numel()
+    return large & (pixels >= LEAST_SHOWN * scenes.areas) & (scenes.labels >= 0)
 
 
 def scene_figures(

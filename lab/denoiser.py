@@ -15,12 +15,11 @@ from torch.nn import functional
 
 from lab.attention import GateScenes, format_gates, measure_gates
 from lab.data import Bank, kept_bank
-from lab.evaluate import draw_samples
+from lab.evaluate import draw_samples, write_grid
 from lab.families import DENOISER, Family, restore
 from lab.loop import Stage, compiled
 from lab.networks import load_pipeline, load_vae, parameter_count, save_pipeline
 from lab.recipe import Recipe
-from lab.sheets import write_sheet
 from lab.vocabulary import CaptionEncoder, build_tokenizer
 from pixalign.backbones.load import wrap
 from pixalign.core.checks import check_choice
@@ -135,7 +134,7 @@ class DenoiserStage(Stage):
         pairs = [f"{a}, {b}" for a, b in zip(chosen, chosen[1:] + chosen[:1], strict=True)]
         prompts = [f"a photo of {words}" for words in chosen + pairs]
         images = draw_samples(pipe, prompts, seed=0, **self.recipe["sheet"])
-        write_sheet(images, path, columns=8)
+        write_grid(images, path, columns=8)
 
     def _pipeline(self, parts: Any) -> Any:
         pipe = self.family.pipeline(parts, self.vae, self.tokenizer)

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from lab.networks import load_pipeline
-from lab.sheets import write_sheet
 from pixalign.backbones.load import resolve_device
 from pixalign.bench.metrics import tertiles
 from pixalign.bench.scene_classifier import found_class, load_classifier, look
 from pixalign.core.files import write_json
+from pixalign.diffusion.sampling import to_pictures
+from pixalign.pictures.grid import in_rows, picture_grid
+from pixalign.pictures.saving import write_png
 from pixalign.scenes.atlas import class_names, training_shares
 
 THIRDS = ("frequent", "common", "rare")
@@ -85,6 +87,13 @@ def evaluate_quality(
     images = draw_samples(pipe, [f"a photo of {names[i]}" for i in wanted.tolist()], **options)
     with torch.no_grad():
         figures = accuracies(found_class(look(known, images)[0]).cpu(), wanted)
-    write_sheet(images[::per_class], out / "classes.png", columns=12)
+    write_grid(images[::per_class], out / "classes.png", columns=12)
     write_json(out / "quality.json", figures)
     return figures
+
+
+def write_grid(images: Tensor, path: Path, columns: int) -> None:
+    """Images [B, 3, h, w] in [0, 1] as one picture, in rows of ``columns``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures = to_pictures(images.detach().float().clamp(0, 1))
+    write_png(path, picture_grid(in_rows(pictures, columns), gap=2))

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from pixalign.alignment.collect import attention_maps
+from pixalign.alignment.elbo import class_losses
 from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
-from pixalign.alignment.scoring import attention_maps, class_losses
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.measuring import Subject
 from pixalign.config import AlignConfig

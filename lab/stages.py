@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from lab.classifier import blurred, cell_losses, cell_targets, save_classifier, scene_figures
 from lab.data import SceneTensors, Stream, decode, encode, in_parts, rendered, scenes
-from lab.evaluate import accuracies
+from lab.evaluate import accuracies, write_grid
 from lab.loop import Stage, compiled
 from lab.networks import build_vae, copy_as, load_vae, parameter_count
 from lab.recipe import Recipe
-from lab.sheets import write_sheet
 from pixalign.bench.scene_classifier import SceneClassifier, found_class, look
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes
@@ -95,7 +94,7 @@ class VaeStage(Stage):
         again = in_parts(lambda part: decode(model, part), latents)
         psnr = -10 * (again - images).square().mean((1, 2, 3)).log10()  # [B], dB
         rows = torch.stack([images[:16], again[:16]], dim=1).flatten(0, 1)
-        write_sheet(rows, out / "sheet.png", columns=8)
+        write_grid(rows, out / "sheet.png", columns=8)
         return {
             "psnr": float(psnr.mean()),
             "psnr_worst_tenth": float(psnr.quantile(0.1)),

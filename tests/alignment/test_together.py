@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import pixalign as pa
 from helpers import LONG, a_visit, assert_close, batches, model_of, pictures, refuse_above, same
-from pixalign.alignment import collect
-from pixalign.alignment import scoring as measure
+from pixalign.alignment import collect, elbo
 from pixalign.alignment.plan import NoisedTimesteps, Passes, plan_prompts, plan_timesteps
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
@@ -207,7 +206,7 @@ def test_maps_of_every_layer_equal_those_of_one_image(wide, name, self_attention
     def maps(chosen):
         rest = (config, BatchSize(5), Progress(0, "", show=False))
         parts = [words[i] for i in chosen], [visits[i] for i in chosen]
-        return measure.attention_maps(backbone, latents[list(chosen)], *parts, *rest)
+        return collect.attention_maps(backbone, latents[list(chosen)], *parts, *rest)
 
     for index, found in enumerate(maps(range(3))):
         (alone,) = maps([index])
@@ -231,7 +230,7 @@ def test_losses_of_a_group_by_hand(wide):
     classes = [[pa.Phrase("dog", "animal"), "car", pa.Phrase("cat", "animal")], ["car", "dog"]]
     words = [plan_prompts(backbone, each, None, config) for each in classes]
     visits = [plan_timesteps(backbone.schedule, latents, config, generator)[1] for _ in classes]
-    found = measure.class_losses(
+    found = elbo.class_losses(
         backbone, latents, words, visits, BatchSize(3), Progress(0, "", show=False)
     )
 

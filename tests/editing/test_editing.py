@@ -335,6 +335,13 @@ def test_pictures_of_all_shapes_in_one_call(models, monkeypatch):
     assert alone.figures == pytest.approx(edits[2].figures, abs=0.1)
 
 
+@pytest.mark.parametrize("method", EDITING_METHODS)
+def test_a_real_picture_that_stays_is_its_reconstruction(models, method):
+    options = {**FEW, "inversion": "ddim", "method": method}
+    found = models["sd1"].edit(tiny.photo(80, 60), SOURCE, SOURCE, **options)
+    assert np.array_equal(np.asarray(found.edited), np.asarray(found.reconstruction))
+
+
 def counting(calls, name):
     return lambda *given, **options: calls.append(name) or sample(*given, **options)
 

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -33,7 +32,6 @@ from pixalign.scenes.sample import COLOURS as LAB_COLOURS
 from pixalign.scenes.sample import MAX_WORDS, PREFIX
 from pixalign.text.prompts import occurrences_of
 
-ABC = Path(__file__).parents[3] / "shared/data/prompts/ABC-6K.txt"
 LAB = {"lab-pairs": lab_pairs, "lab-attributes": lab_attributes, "lab-three": lab_three}
 COUNTED = {"dvmp": dvmp, **LAB}
 
@@ -236,20 +234,6 @@ def test_read_abc6k_refuses(tmp_path, content, count):
     path.write_text(content)
     with pytest.raises(ValueError, match=rf"abc.txt' has {count} captions; allowed: pairs"):
         read_abc6k(path)
-
-
-@pytest.mark.skipif(not ABC.exists(), reason="ABC-6K is not here")
-def test_abc6k_itself():
-    prompts = read_abc6k(ABC)
-    assert len(prompts) == 6434
-    assert prompts[:2] == (
-        SetPrompt("A room with blue walls and a white sink and door.", (), 0),
-        SetPrompt("A room with white walls and a blue sink and door .", (), 0),
-    )
-    assert prompts[-1].pair == 3216
-    words = [Counter(re.findall(r"\w+", prompt.text.lower())) for prompt in prompts]
-    same = [one == other for one, other in zip(words[::2], words[1::2], strict=True)]
-    assert sum(same) > 0.95 * len(same)
 
 
 # The lab's

@@ -14,6 +14,7 @@ def shell(monkeypatch, capsys):
     """Run `python -m lab` with those arguments: (exit code, stdout, stderr)."""
 
     def shell(*arguments):
+        capsys.readouterr()  # what making a run has printed
         monkeypatch.setattr(sys, "argv", ["lab", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             run_command(lab, "lab")

@@ -10,6 +10,7 @@ from diffusers import StableDiffusionPipeline
 from PIL import Image
 
 import pixalign as pa
+from lab import attention
 from lab.attention import GateScenes, measure_gates
 from lab.classifier import scene_figures
 from lab.clip import describe
@@ -53,10 +54,10 @@ def test_reconstruction(pipe):
 
 def test_classifier():
     classifier = load_classifier(CLASSIFIER, "cpu")
-    single = scenes("val", 4096, 96, 128, "cpu", objects=1)
+    single = scenes("val", 4096, 64, 128, "cpu", objects=1)
     found = found_class(look(classifier, single.images)[0])
     assert (found == single.labels[:, 0]).float().mean() > 0.95
-    several = rendered(draw_scenes("val", 96), 128, "cpu")
+    several = rendered(draw_scenes("val", 66), 128, "cpu")
     figures = scene_figures(*look(classifier, several.images), several)
     assert figures["recall"] > 0.9
     assert figures["precision"] > 0.9
@@ -73,7 +74,8 @@ def model():
     [("sd1", "epsilon", 0.9, 0.9), ("sd2", "velocity", 0.8, 0.7), ("sdxl", "epsilon", 0.8, 0.7),
      ("sd3", "flow", 0.75, 0.7)],
 )  # fmt: skip
-def test_attention_tells_objects_apart(model, name, objective, other, pointing):
+def test_attention_tells_objects_apart(model, name, objective, other, pointing, monkeypatch):
+    monkeypatch.setattr(attention, "POSITIONS", (0.1,))
     backbone = (model if name == "sd1" else pa.load(f"lab:{name}", device="cpu")).backbone
     assert backbone.objective == objective
     drawn = GateScenes.draw(backbone, size=128, device="cpu", scenes=6, single=6)
@@ -84,7 +86,7 @@ def test_attention_tells_objects_apart(model, name, objective, other, pointing):
 
 def aligned(model, objects, config):
     """Of each pair of a scene and a class: the heatmap, and where the object is, bool [H, W]."""
-    drawn = scenes("test", 0, 8, 128, "cpu", objects=objects)
+    drawn = scenes("test", 0, 6, 128, "cpu", objects=objects)
     present = [sorted({int(label) for label in row if label >= 0}) for row in drawn.labels]
     pictures = [(image.permute(1, 2, 0).numpy() * 255).round() for image in drawn.images]
     names = [[class_names()[label] for label in labels] for labels in present]

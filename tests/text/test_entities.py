@@ -22,8 +22,6 @@ from pixalign.text.entities import (
     read_non_entities,
 )
 
-RELEASED = Path(__file__).parents[3] / "shared/data/non_entities.txt"
-
 
 def written(prompt, entities):
     """[(text, noun, modifiers), ...] as they stand in the prompt."""
@@ -280,10 +278,3 @@ def test_read_non_entities_refuses(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
         read_non_entities(path)
-
-
-@pytest.mark.skipif(not RELEASED.exists(), reason="the released list is not here")
-def test_released_list():
-    words = read_non_entities(RELEASED)
-    assert len(words) == 157  # 161 lines, four words twice
-    assert texts(entities_of("a group of dogs", ignored=words)) == ["dogs"]

@@ -1,1 +1,1 @@
-"""Algorithm 1, in reading order: plan, collect, elbo, scoring, calibrate, heatmaps, result."""
+"""Algorithm 1, in reading order: request, plan, collect, elbo, calibrate, heatmaps, result."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pixalign.alignment.plan import Passes
+from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
 from pixalign.attention import AttentionReader, Site, add_by_owner, text_layers
 from pixalign.backbones import Backbone
+from pixalign.config import AlignConfig
 from pixalign.core.batching import BatchSize
 from pixalign.core.progress import Progress
 from pixalign.core.values import AttentionMaps, TokenSpans
@@ -125,42 +126,43 @@ def collect(
     return CollectedAttention(sums, joined, reader)
 
 
-def attention_of_images(
+def attention_maps(
     backbone: Backbone,
-    passes: Passes,
-    spans: Sequence[TokenSpans],
-    *,
-    self_attention: str,
-    image_only_attention: bool,
+    latents: Tensor,
+    plans: Sequence[PromptPlan],
+    timesteps: Sequence[NoisedTimesteps],
+    config: AlignConfig,
     batch_size: BatchSize,
     progress: Progress,
 ) -> list[AttentionMaps]:
-    """Each image's attention, from passes over prompts with the columns of its classes.
+    """Each image's attention under its prompts, at its timesteps: latents [B, C, h, w].
 
-    Each class stands in one prompt of its image. Cross maps are averaged over heads, a class's
-    columns and steps; self-attention over heads, steps, prompts and the layers of highest
-    resolution.
+    Cross maps are averaged over heads, a class's columns and steps; self-attention over heads,
+    steps, prompts and the layers of highest resolution. Each class stands in one prompt.
     """
-    labels = self_labels(backbone.sites, self_attention, image_only_attention)
+    prompts = [prompt for plan in plans for prompt in plan.prompts]
+    texts = backbone.encode_text([prompt.text for prompt in prompts])
+    length = texts.embeds.shape[1]
+    spans = [backbone.token_spans(prompt, length, config.text_encoders) for prompt in prompts]
+    owners = torch.tensor([image for image, plan in enumerate(plans) for _ in plan.prompts])
+    passes = Passes(latents, texts, owners, NoisedTimesteps.concatenate(timesteps))
+    labels = self_labels(backbone.sites, config.self_attention, config.image_only_attention)
     text_sites = tuple(site for site in backbone.sites if site.reads_text)
     query = AttentionQuery(text_sites, labels)
     collected = collect(backbone, passes, spans, query, batch_size, progress)
-    classes = [0] * len(passes.latents)
-    for span, owner in zip(spans, passes.owners.tolist(), strict=True):
-        classes[owner] += len(span.classes)
-    height, width = passes.latents.shape[-2:]
-    grid_site = next(iter(labels), text_sites[0])
+    grid = next(iter(labels), text_sites[0]).grid((latents.shape[-2], latents.shape[-1]))
     layers = text_layers(backbone.sites)
     return [
         AttentionMaps(
             cross=tuple(
-                collected.cross[site][image, :count] / passes.steps_each for site in text_sites
+                collected.cross[site][image, : len(plan.phrases)] / passes.steps_each
+                for site in text_sites
             ),
             layers=layers,
-            self_attention=_matrices(collected, self_attention, image),
-            grid=grid_site.grid((height, width)),
+            self_attention=_matrices(collected, config.self_attention, image),
+            grid=grid,
         )
-        for image, count in enumerate(classes)
+        for image, plan in enumerate(plans)
     ]
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.alignment.collect import images_at_once
+from pixalign.alignment.collect import attention_maps, images_at_once
+from pixalign.alignment.elbo import class_losses
 from pixalign.alignment.heatmaps import activation, heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
-from pixalign.alignment.scoring import attention_maps, class_losses
 from pixalign.attention.layers import combine_layers
 from pixalign.bench.clock import Clock, split, whole
 from pixalign.bench.datasets import Sample

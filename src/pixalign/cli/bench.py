@@ -68,13 +68,13 @@ def run(
 
     def load_model(where: str) -> AlignmentModel:
         asked = None if model is None else MODELS.get(model, model)
-        return load(asked, device=where, dtype=str(dtype), batch_size=at_once)
+        return load(asked, device=where, dtype=dtype, batch_size=at_once)
 
     finished = run_specs(
         specs,
         load_model,
         root=root,
-        datasets=list(map(str, dataset or [])),
+        datasets=dataset or [],
         limit=limit,
         out=out,
         counts=counts,
@@ -114,7 +114,7 @@ def check(
     """Read every picture's size and every mask of the datasets under a root, and count classes."""
     from pixalign.bench.command import check_root
 
-    for record in check_root(root, list(map(str, dataset or [])), split, limit):
+    for record in check_root(root, dataset or [], split, limit):
         if json_:
             print_json(record)
         else:
@@ -193,7 +193,7 @@ def generation(
     files = {name: Path(path) for name, _, path in pairs}
     options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
     options |= {"controls": controls, "classifier": classifier, "files": files}
-    options["sets"] = [*map(str, set_ or ()), *files] or SETS
+    options["sets"] = [*(set_ or ()), *files] or SETS
     print(table(run_generation_study(load_model(model, device, dtype), out, **options)))
 
 
@@ -215,7 +215,7 @@ def editing(
     from pixalign.bench.editing_study.summary import table
 
     options: dict[str, Any] = {"count": count, "steps": steps, "classifier": classifier}
-    options["rows"] = list(map(str, row or ROWS))
+    options["rows"] = list(row or ROWS)
     print(table(run_editing_study(load_model(model, device, "float32"), out, **options)))
 
 

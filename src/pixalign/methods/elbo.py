@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pixalign.alignment.collect import images_at_once
+from pixalign.alignment.collect import attention_maps, images_at_once
 from pixalign.alignment.heatmaps import refined_maps, to_image
 from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
-from pixalign.alignment.scoring import attention_maps
 from pixalign.attention.layers import combine_layers
 from pixalign.config import AlignConfig
 from pixalign.core.progress import Progress
