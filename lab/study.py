@@ -37,12 +37,12 @@ class StudyRun:
 
 # What docs/lab.md is rendered from, beside the embedded model's sweeps in docs/benchmark.
 RUNS = (
-    StudyRun(EXPONENTS, None, 600),
-    StudyRun("study-presets", None, 150),
-    StudyRun(STRESS, None, 20),
-    *(StudyRun(EXPONENTS, model, 300) for model in FAMILIES),
-    *(StudyRun("study-presets", model, 150) for model in FAMILIES),
-    *(StudyRun(spec, model, 60) for spec in SWEEPS for model in FAMILIES),
+    StudyRun(EXPONENTS, None, 402),
+    StudyRun("study-presets", None, 102),
+    StudyRun(STRESS, None, 12),
+    *(StudyRun(EXPONENTS, model, 201) for model in FAMILIES),
+    *(StudyRun("study-presets", model, 60) for model in FAMILIES),
+    *(StudyRun(spec, model, 30) for spec in SWEEPS for model in FAMILIES),
 )
 
 
