@@ -11,26 +11,27 @@ import dataclasses
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeGuard
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from pixalign.backbones.locations import EMBEDDED, EMBEDDED_NAME
 from pixalign.bench.datasets import DATASETS
 from pixalign.bench.exponents import EXPONENTS
-from pixalign.bench.fields import (
-    Choices,
-    Fields,
-    is_number,
-    mapping,
-    naming,
-    numbers,
-    read_yaml,
-    text,
-    texts,
-    unfractioned,
-)
+from pixalign.bench.fields import naming, read_fields
 from pixalign.config import FALLBACK, PRESETS, AlignConfig
 from pixalign.core.checks import check_choice
 from pixalign.methods import METHODS
@@ -40,6 +41,9 @@ VERSION = 1
 METRICS = ("miou", "precision", "f1")
 FREQUENCIES = ("rare", "common", "frequent")
 COLUMNS = ("datasets", "metrics", "frequency", "groups")
+# What a spec that extends another has from there.
+_INHERITED = ("label", "columns", "paper")
+_FRACTION = re.compile(r"\d+/[1-9]\d*")
 
 # The paper's names. SD2 and SD2.1 are the models of 768 pixels; of SD3.5 the released scripts name
 # the medium one.
@@ -57,32 +61,90 @@ MODELS: dict[str, str] = {
     "SD3.5": "stabilityai/stable-diffusion-3.5-medium",
 }
 
-_KEYS = (
-    "version", "label", "title", "datasets", "split", "preset", "columns", "baseline", "rows",
-    "paper", "notes",
-)  # fmt: skip
-_TWIN_KEYS = (
-    "version", "extends", "title", "datasets", "split", "preset", "baseline", "rows", "notes"
-)  # fmt: skip
-_ROW_KEYS = ("name", "method", "preset", "set", "scores", "exponents", "baseline", "options")
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+_REQUIRED: Any = Field(None, validate_default=True)  # what is missing is refused as None
 
 
-@dataclass(frozen=True)
-class SpecRow:
+def _one_of(choices: Iterable[str]) -> BeforeValidator:
+    known = tuple(choices)
+
+    def check(value: object) -> object:
+        if value not in known:
+            raise ValueError("allowed: " + ", ".join(map(repr, known)))
+        return value
+
+    return BeforeValidator(check)
+
+
+def _score(value: object) -> float | None:
+    """The score of all classes, or None for the ELBO's."""
+    number = _number(value)
+    if number != "elbo" and not (_is_number(number) and 0 < number <= 1):
+        raise ValueError("allowed: elbo, or a number above 0 and up to 1")
+    return None if number == "elbo" else float(number)
+
+
+def _number(value: Any) -> Any:
+    """ "1/3" as the number it is; anything else unchanged."""
+    is_fraction = isinstance(value, str) and _FRACTION.fullmatch(value)
+    return float(Fraction(value)) if is_fraction else value
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, float | int) and not isinstance(value, bool)
+
+
+class SpecRow(BaseModel, frozen=True):
     """One row of a table: a method under a config, compared with the row ``baseline``.
 
+    ``set`` changes fields of the preset; ``calibrate: elbo`` there calibrates a baseline.
     ``scores`` is the alignment score S that all classes share; with None they have the ELBO's
     where ``config`` calibrates, and 1 where it does not. ``exponents`` is a rule in
     `pixalign.bench.exponents.EXPONENTS`, ``options`` are the method's constructor's.
     """
 
-    name: str
-    method: str
-    config: AlignConfig
-    scores: float | None
-    baseline: str
-    exponents: str = "elbo"
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    name: Text = _REQUIRED
+    preset: Annotated[str, _one_of(PRESETS)] = "default"
+    method: Annotated[str, _one_of(METHODS)] = Field(
+        default_factory=lambda row: AlignConfig.preset(row["preset"]).method or FALLBACK["method"]
+    )
+    changes: dict[str, Any] = Field(default_factory=dict, alias="set")
+    scores: Annotated[float | None, BeforeValidator(_score)] = None
+    exponents: Annotated[str, _one_of(EXPONENTS)] = "elbo"
+    baseline: Text = _REQUIRED
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @cached_property
+    def config(self) -> AlignConfig:
+        """The preset with the row's changes."""
+        changes = {key: _number(value) for key, value in self.changes.items()}
+        try:
+            config = AlignConfig.preset(self.preset, **changes, method=self.method)
+            return METHODS[self.method].configured(config)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"set of row {self.name!r} is {self.changes!r}: {error}") from error
+
+    @model_validator(mode="after")
+    def _check(self) -> SpecRow:
+        """Changes and options by their names, and what goes together."""
+        what = f"row {self.name!r}"
+        fields = [field.name for field in dataclasses.fields(AlignConfig) if field.name != "method"]
+        for key in self.changes:
+            check_choice(f"a field in set of {what}", key, fields)
+        calibrated = self.config.calibrated
+        _, *known = inspect.signature(METHODS[self.method]).parameters
+        for key in self.options:
+            check_choice(f"an option of {what}", key, known)
+        for key in ("scores", "exponents"):
+            if key in self.model_fields_set and not calibrated:
+                value = getattr(self, key)
+                raise ValueError(f"{key} of {what} is {value!r}; allowed where it is calibrated")
+        own_rule = self.exponents != "elbo"
+        if own_rule and (self.scores is not None or not METHODS[self.method].separable):
+            raise ValueError(
+                f"exponents of {what} is {self.exponents!r}; allowed with method elbo, no scores"
+            )
+        return self
 
     @property
     def supervised(self) -> bool:
@@ -94,30 +156,91 @@ class SpecRow:
         named: dict[str, Any] = {"method": self.method, "scores": self.scores}
         if self.exponents != "elbo":
             named["exponents"] = self.exponents
-        return named | ({"options": dict(self.options)} if self.options else {})
+        return named | ({"options": self.options} if self.options else {})
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(BaseModel, frozen=True):
     """What one table of the paper compares.
 
-    ``paper`` holds the paper's numbers in percent by model, row and column: a dataset, a metric,
-    or a dataset and a group of frequency. Where ``extends`` is not None they are that spec's,
-    and their rows and datasets too. Where ``split`` is None each dataset has its usual one.
+    ``preset`` and ``baseline`` are those of rows that say nothing else. ``paper`` holds the
+    paper's numbers in percent by model, row and column: a dataset, a metric, or a dataset and a
+    group of frequency. Where ``extends`` is not None they are that spec's, and their rows and
+    datasets too. Where ``split`` is None each dataset has its usual one.
     """
 
     name: str
     version: int
-    label: str
-    title: str
-    datasets: tuple[str, ...]
-    split: str | None
-    columns: str
-    baseline: str
-    rows: tuple[SpecRow, ...]
-    paper: Mapping[str, Any]
-    notes: tuple[str, ...]
-    extends: str | None
+    extends: str | None = None
+    label: Text = _REQUIRED
+    title: Text = _REQUIRED
+    columns: Annotated[str, _one_of(COLUMNS)] = "datasets"
+    datasets: tuple[Annotated[str, _one_of(DATASETS)], ...] = _REQUIRED
+    split: str | None = None
+    preset: Annotated[str, _one_of(PRESETS)] = "default"
+    baseline: Text = _REQUIRED
+    rows: tuple[SpecRow, ...] = _REQUIRED
+    paper: dict[str, Any] = Field(default_factory=dict)
+    notes: tuple[Text, ...] = ()
+
+    @field_validator("datasets")
+    @classmethod
+    def _check_datasets(cls, names: tuple[str, ...], spec: ValidationInfo) -> tuple[str, ...]:
+        """One or more, each once, and such as suit the columns."""
+        columns, many = spec.data.get("columns"), f"datasets are {list(names)}; allowed"
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"{many}: one or more, each once")
+        if columns == "metrics" and len(names) > 1:
+            raise ValueError(f"{many} with columns 'metrics': one")
+        if columns == "groups" and names != ("lab-toy",):
+            raise ValueError(f"{many} with columns 'groups': lab-toy")
+        return names
+
+    @field_validator("split", mode="before")
+    @classmethod
+    def _check_split(cls, split: object, spec: ValidationInfo) -> object:
+        """One that all datasets have."""
+        for name in spec.data.get("datasets", ()):
+            check_choice(f"split of {name}", split, DATASETS[name].splits)
+        return split
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _fill_rows(cls, rows: object, spec: ValidationInfo) -> list[Any]:
+        """The spec's preset and baseline in rows that name none."""
+        if not isinstance(rows, list) or not rows:
+            raise ValueError(f"rows are {rows!r}; allowed: a list of one or more")
+        shared = {key: spec.data.get(key) for key in ("preset", "baseline")}
+        known = [field.alias or name for name, field in SpecRow.model_fields.items()]
+        for number, row in enumerate(rows, 1):
+            for key in row if isinstance(row, dict) else ():
+                check_choice(f"a key of row {number}", key, known)
+        return [shared | row if isinstance(row, dict) else row for row in rows]
+
+    @field_validator("rows")
+    @classmethod
+    def _check_rows(cls, rows: tuple[SpecRow, ...], spec: ValidationInfo) -> tuple[SpecRow, ...]:
+        """Names of their own, and baselines among them."""
+        names = [row.name for row in rows]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"row {name!r} stands {names.count(name)} times; allowed: once")
+        check_choice("baseline", spec.data.get("baseline"), names)
+        for row in rows:
+            check_choice(f"baseline of row {row.name!r}", row.baseline, names)
+        return rows
+
+    @field_validator("paper", mode="before")
+    @classmethod
+    def _check_paper(cls, paper: object, spec: ValidationInfo) -> object:
+        """The paper's numbers by model, row and column."""
+        columns, datasets, rows = (spec.data.get(key) for key in ("columns", "datasets", "rows"))
+        if paper is None or not (columns and datasets and rows):
+            return {}  # one of these is refused already
+        if columns == "groups":
+            raise ValueError(f"paper is {paper!r}; allowed with columns 'groups': nothing")
+        inner = {"datasets": (datasets,), "metrics": (METRICS,)}
+        levels = inner.get(columns, (datasets, FREQUENCIES))
+        return _percentages("paper", paper, (tuple(MODELS), [row.name for row in rows], *levels))
 
     def digest(self) -> str:
         """SHA-256 in hexadecimal of what determines results: datasets, split and rows."""
@@ -133,7 +256,7 @@ class Spec:
         """What the paper reports there, in percent; None where it does not."""
         number: Any = self.paper
         for key in (model, row, *column):
-            number = number.get(key) if isinstance(number, Mapping) else None
+            number = number.get(key) if isinstance(number, dict) else None
         return number if isinstance(number, float) else None
 
     def paper_effect(self, model: str, row: SpecRow, *column: str) -> float | None:
@@ -141,6 +264,19 @@ class Spec:
         value = self.paper_number(model, row.name, *column)
         baseline = self.paper_number(model, row.baseline, *column)
         return None if value is None or baseline is None else value - baseline
+
+
+def _percentages(what: str, value: object, levels: Sequence[Sequence[str]]) -> Any:
+    """Numbers in nested mappings whose keys are among the levels' choices."""
+    if not levels:
+        if not (_is_number(value) and 0 <= value <= 100):
+            raise ValueError(f"{what} is {value!r}; allowed: a number from 0 to 100")
+        return float(value)
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is {value!r}; allowed: a mapping of names to values")
+    for key in value:
+        check_choice(f"a key of {what}", key, levels[0])
+    return {key: _percentages(f"{what}, {key}", item, levels[1:]) for key, item in value.items()}
 
 
 def spec_names() -> tuple[str, ...]:
@@ -151,56 +287,31 @@ def spec_names() -> tuple[str, ...]:
 def load_spec(path_or_name: str | Path) -> Spec:
     """Read and check a spec: a Path, a string that ends in .yaml or .yml, or a shipped name."""
     is_file = isinstance(path_or_name, Path) or path_or_name.endswith((".yaml", ".yml"))
-    if is_file:
-        return _load(Path(path_or_name), ())[0]
-    if path_or_name not in spec_names():
+    if not is_file and path_or_name not in spec_names():
         options = ", ".join(spec_names())
         raise ValueError(f"spec is {path_or_name!r}; allowed: a file NAME.yaml, or {options}")
-    return _load(SPECS / f"{path_or_name}.yaml", ())[0]
+    return _load(Path(path_or_name) if is_file else SPECS / f"{path_or_name}.yaml", ())[0]
 
 
-def model_name(model: str | Path | None) -> str | None:
-    """The paper's name of a model given by that name, a hub id or a folder; None if it has none.
-
-    A folder is known by its own name, or by its repository's in a hub cache. The model that comes
-    with the package, which is None too, is "embedded".
-    """
-    if model is None or str(model) in (EMBEDDED_NAME, str(EMBEDDED)):
-        return "embedded"
-    parts = Path(model).parts
-    last = parts[-1] if parts else ""
-    if len(parts) > 2 and parts[-2] == "snapshots":
-        last = parts[-3].rsplit("--", 1)[-1]
-    for name, hub_id in MODELS.items():
-        if last.lower() in (name.lower(), hub_id.split("/")[1].lower()):
-            return name
-    return None
-
-
-def _load(path: Path, below: tuple[Path, ...]) -> tuple[Spec, Fields]:
+def _load(path: Path, below: tuple[Path, ...]) -> tuple[Spec, dict[str, Any]]:
     """A file's spec, and its fields with the inherited ones; the files ``below`` extend it."""
     with naming(path):
-        own = _read(path)
-        origin = _origin(path, own["extends"], below) if "extends" in own else None
-    if origin is None:
-        with naming(path):
-            return _build(path.stem, own, None), own
-    parent, inherited = _load(origin, (*below, path))
-    with naming(path):
-        own_notes = list(texts("notes", own.get("notes", [])))
-        fields = inherited | own | {"notes": [*parent.notes, *own_notes]}
-        return _build(path.stem, fields, parent), fields
-
-
-def _read(path: Path) -> Fields:
-    """A file's own fields; their names and the version are checked."""
-    fields = mapping("the file", read_yaml(path))
-    version = fields.get("version")
-    if type(version) is not int or version != VERSION:
-        raise ValueError(f"version is {version!r}; allowed: {VERSION}")
-    for key in fields:
-        check_choice("a key", key, _TWIN_KEYS if "extends" in fields else _KEYS)
-    return fields
+        own = read_fields(path)
+        if type(own.get("version")) is not int or own["version"] != VERSION:
+            raise ValueError(f"version is {own.get('version')!r}; allowed: {VERSION}")
+        twin = "extends" in own
+        other = ("name", *(_INHERITED if twin else ("extends",)))
+        for key in own:
+            check_choice("a key", key, [field for field in Spec.model_fields if field not in other])
+        origin = _origin(path, own["extends"], below) if twin else None
+    parent, fields = _load(origin, (*below, path)) if origin else (None, {})
+    fields = fields | {"paper": None, "notes": []} | own
+    with naming(path, fields):
+        spec = Spec.model_validate(fields | {"name": path.stem})
+    if parent:
+        update = {"paper": parent.paper, "notes": parent.notes + spec.notes}
+        spec = spec.model_copy(update=update)
+    return spec, fields
 
 
 def _origin(path: Path, name: object, below: Sequence[Path]) -> Path:
@@ -220,127 +331,19 @@ def _origin(path: Path, name: object, below: Sequence[Path]) -> Path:
     return origin
 
 
-def _build(name: str, fields: Fields, parent: Spec | None) -> Spec:
-    """The checked spec of a file's fields, the inherited ones among them."""
-    columns = fields.get("columns", "datasets")
-    check_choice("columns", columns, COLUMNS)
-    datasets = _datasets(fields.get("datasets"), columns)
-    split = fields.get("split")
-    for dataset in datasets if "split" in fields else ():
-        check_choice(f"split of {dataset}", split, DATASETS[dataset].splits)
-    rows = _rows(fields)
-    names = tuple(row.name for row in rows)
-    paper = parent.paper if parent else _paper(fields.get("paper"), columns, datasets, names)
-    return Spec(
-        name=name,
-        version=fields["version"],
-        label=text("label", fields.get("label")),
-        title=text("title", fields.get("title")),
-        datasets=datasets,
-        split=split,
-        columns=columns,
-        baseline=fields["baseline"],
-        rows=rows,
-        paper=paper,
-        notes=texts("notes", fields.get("notes", [])),
-        extends=fields.get("extends"),
-    )
+def model_name(model: str | Path | None) -> str | None:
+    """The paper's name of a model given by that name, a hub id or a folder; None if it has none.
 
-
-def _datasets(value: object, columns: str) -> tuple[str, ...]:
-    """The names of the datasets, which must suit the columns."""
-    datasets = texts("datasets", value)
-    for name in datasets:
-        check_choice("a name in datasets", name, tuple(DATASETS))
-    if not datasets or len(set(datasets)) < len(datasets):
-        raise ValueError(f"datasets are {list(datasets)}; allowed: one or more, each once")
-    if columns == "metrics" and len(datasets) > 1:
-        raise ValueError(f"datasets are {list(datasets)}; allowed with columns 'metrics': one")
-    if columns == "groups" and datasets != ("lab-toy",):
-        raise ValueError(f"datasets are {list(datasets)}; allowed with columns 'groups': lab-toy")
-    return datasets
-
-
-def _rows(fields: Fields) -> tuple[SpecRow, ...]:
-    """The rows, under names of their own, and their baselines among them."""
-    items = fields.get("rows")
-    if not isinstance(items, list) or not items:
-        raise ValueError(f"rows are {items!r}; allowed: a list of one or more")
-    preset = fields.get("preset", "default")
-    check_choice("preset", preset, PRESETS)
-    baseline = fields.get("baseline")
-    rows = tuple(_row(item, f"row {i + 1}", preset, baseline) for i, item in enumerate(items))
-    names = [row.name for row in rows]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"row {name!r} stands {names.count(name)} times; allowed: once")
-    check_choice("baseline", baseline, names)
-    for row in rows:
-        check_choice(f"baseline of row {row.name!r}", row.baseline, names)
-    return rows
-
-
-def _row(item: object, what: str, preset: str, baseline: Any) -> SpecRow:
-    """One row; ``set: {calibrate: elbo}`` calibrates a baseline."""
-    fields = mapping(what, item)
-    for key in fields:
-        check_choice(f"a key of {what}", key, _ROW_KEYS)
-    name = text(f"name of {what}", fields.get("name"))
-    what = f"row {name!r}"
-    preset = fields.get("preset", preset)
-    check_choice(f"preset of {what}", preset, PRESETS)
-    method = fields.get("method", AlignConfig.preset(preset).method or FALLBACK["method"])
-    check_choice(f"method of {what}", method, tuple(METHODS))
-    rule = fields.get("exponents", "elbo")
-    check_choice(f"exponents of {what}", rule, tuple(EXPONENTS))
-    given = mapping(f"set of {what}", fields.get("set", {}))
-    known = tuple(field.name for field in dataclasses.fields(AlignConfig) if field.name != "method")
-    for key in given:
-        check_choice(f"a field in set of {what}", key, known)
-    overrides = {key: unfractioned(value) for key, value in given.items()}
-    try:
-        config = AlignConfig.preset(preset, **overrides, method=method)
-        config = METHODS[method].configured(config)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"set of {what} is {given!r}: {error}") from error
-    scores = _scores(f"scores of {what}", fields.get("scores", "elbo"))
-    options = _options(what, method, fields.get("options", {}))
-    for key in ("scores", "exponents"):
-        if key in fields and not config.calibrated:
-            raise ValueError(f"{key} of {what} is {fields[key]!r}; allowed where it is calibrated")
-    if rule != "elbo" and (scores is not None or not METHODS[method].separable):
-        raise ValueError(f"exponents of {what} is {rule!r}; allowed with method elbo, no scores")
-    return SpecRow(name, method, config, scores, fields.get("baseline", baseline), rule, options)
-
-
-def _options(what: str, method: str, value: object) -> Fields:
-    """What a method's constructor takes beside the model."""
-    options = mapping(f"options of {what}", value)
-    known = tuple(inspect.signature(METHODS[method]).parameters)[1:]
-    for key in options:
-        check_choice(f"an option of {what}", key, known)
-    return options
-
-
-def _scores(what: str, value: object) -> float | None:
-    """The score of all classes, or None for the ELBO's."""
-    number = unfractioned(value)
-    if number != "elbo" and not (is_number(number) and 0 < number <= 1):
-        raise ValueError(f"{what} is {value!r}; allowed: elbo, or a number above 0 and up to 1")
-    return None if number == "elbo" else float(number)
-
-
-def _paper(value: object, columns: str, datasets: Choices, rows: Choices) -> dict[str, Any]:
-    """The paper's numbers by model, row and column."""
-    by_column: dict[str, tuple[Choices, ...]] = {
-        "datasets": (datasets,),
-        "metrics": (METRICS,),
-        "frequency": (datasets, FREQUENCIES),
-        "groups": (),
-    }
-    if value is None:
-        return {}
-    if columns == "groups":
-        raise ValueError(f"paper is {value!r}; allowed with columns 'groups': nothing")
-    levels = (tuple(MODELS), rows, *by_column[columns])
-    return dict(numbers("paper", value, levels))
+    A folder is known by its own name, or by its repository's in a hub cache. The model that comes
+    with the package, which is None too, is "embedded".
+    """
+    if model is None or str(model) in (EMBEDDED_NAME, str(EMBEDDED)):
+        return "embedded"
+    parts = Path(model).parts
+    last = parts[-1] if parts else ""
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        last = parts[-3].rsplit("--", 1)[-1]
+    for name, hub_id in MODELS.items():
+        if last.lower() in (name.lower(), hub_id.split("/")[1].lower()):
+            return name
+    return None
