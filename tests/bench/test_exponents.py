@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 import pixalign as pa
 from bench_folder import SPEC, folder_of
-from pixalign.bench.clock import Clock
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.exponents import DRAWS, EXPONENTS
-from pixalign.bench.measuring import Bench, Subject, heatmaps_of, measure
+from pixalign.bench.measuring import Bench, Subject
 from pixalign.bench.metrics import nearest_threshold
 from pixalign.bench.spec import load_spec
 
@@ -82,22 +81,19 @@ def test_a_run_measures_every_draw_and_keeps_the_best_order(wide, tmp_path):
     path = tmp_path / "controls.yaml"
     path.write_text(SPEC[: SPEC.index("  - name: default")] + rows)
     model = pa.load(wide("sd1"))
-    bench = Bench.of(load_spec(path).rows, model)
+    bench = Bench(load_spec(path).rows, model)
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
     subject = Subject(dataset[3], 3, dataset.classes, 7)
-    (image,), _ = measure(bench, [subject])
+    (image,), _ = bench.measure([subject])
     counts = {name: len(drawn) for name, drawn in image.tallies.items()}
     assert counts == dict.fromkeys(counts, 1) | {"shuffled": DRAWS}
     assert len(image.elbo) == len(image.activation) == len(subject.labels) == 3
-    at = nearest_threshold(bench.measurements.rows[1].config.threshold)
+    at = nearest_threshold(bench.rows[1].config.threshold)
 
     def suits(tally):
         return float(tally.at(at).ious().mean())
 
     others = [*image.tallies["shuffled"], *image.tallies["elbo"], *image.tallies["reversed"]]
     assert suits(image.tallies["best-order"][0]) >= max(map(suits, others))
-    shapes = {
-        row.row.name: len(maps)
-        for _, row, maps in heatmaps_of(bench, [subject], Clock(torch.device("cpu")))
-    }
+    shapes = {row.name: len(maps) for _, row, maps in bench.heatmaps([subject])}
     assert shapes == {**dict.fromkeys(counts, 1), "shuffled": DRAWS, "best-order": 6}

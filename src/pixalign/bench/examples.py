@@ -12,9 +12,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from pixalign.bench.clock import Clock
 from pixalign.bench.datasets import Dataset
-from pixalign.bench.measuring import Bench, Subject, heatmaps_of
+from pixalign.bench.measuring import Bench, Subject
 from pixalign.bench.spec import Spec
 from pixalign.bench.store import Run
 from pixalign.core.files import write_bytes
@@ -46,14 +45,13 @@ def draw_examples(
     folder.mkdir(exist_ok=True)
     if _listed(folder) == shown:
         return
-    bench = Bench.of([row for row in spec.rows if row.name in names], model)
-    clock = Clock(model.backbone.device)
+    bench = Bench([row for row in spec.rows if row.name in names], model)
     indices = {key: index for index, key in enumerate(dataset.keys)}
     records = []
     for record in shown:
         index = indices[record["key"]]
         subject = Subject(dataset[index], index, dataset.classes, int(run.header["seed"]))
-        made = {row.row.name: maps[0] for _, row, maps in heatmaps_of(bench, [subject], clock)}
+        made = {row.name: maps[0] for _, row, maps in bench.heatmaps([subject])}
         ordered = {name: made[name] for name in names}
         write_png(folder / record["file"], sheet(subject, ordered, thresholds))
         records.append({**record, "classes": [phrase.name for phrase in subject.phrases]})

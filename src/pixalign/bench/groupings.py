@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -90,9 +90,6 @@ class MeasuredRow:
         return miou, torch.stack([drawn for _, drawn in each]).mean(0)
 
 
-How = Callable[[MeasuredRow, str, Tensor, Tensor], Resampled]  # `MeasuredRow.pairs` or `.classes`
-
-
 def effect(own: Resampled, base: Resampled | None) -> list[float | None] | None:
     """A paired difference in points with its interval; None without a baseline."""
     if base is None:
@@ -100,123 +97,105 @@ def effect(own: Resampled, base: Resampled | None) -> list[float | None] | None:
     return [rounded(own[0] - base[0]), *map(rounded, interval(own[1] - base[1]))]
 
 
-def by_area(
-    own: MeasuredRow, base: MeasuredRow | None, images: Sequence[ImageRow], weights: Tensor
-) -> list[dict[str, Any]]:
-    """IoU of (image, class) pairs in tenths of equal count by the class's share of the image."""
-    areas = torch.tensor([x for image in images for x in (-1.0, *image.area)], dtype=torch.float64)
-    foreground = own.label > 0
-    tenth = torch.full_like(own.label, -1)
-    tenth[foreground] = equal_parts(areas[foreground], TENTHS)
-    tenths = []
-    for number in range(TENTHS):
-        chosen = tenth == number
-        if not chosen.any():
-            continue
-        inside = areas[chosen]
-        limits = {"from": round(float(inside.min()), 5), "to": round(float(inside.max()), 5)}
-        values = _compared("iou", "oracle", MeasuredRow.pairs, own, base, chosen, weights)
-        tenths.append({**limits, "pairs": len(inside), **values})
-    return tenths
-
-
-def by_visible_share(
-    own: MeasuredRow, base: MeasuredRow | None, images: Sequence[ImageRow], weights: Tensor
-) -> list[dict[str, Any]] | None:
-    """IoU of (image, class) pairs by the share of the class that nothing covers."""
-    if any(image.visible is None for image in images):
-        return None
-    shares = torch.tensor([x for image in images for x in (-1.0, *(image.visible or ()))])
-    groups = []
-    for low, high in pairwise(VISIBLE):
-        chosen = (shares > low) & (shares <= high)
-        if chosen.any():
-            values = _compared("iou", "oracle", MeasuredRow.pairs, own, base, chosen, weights)
-            groups.append({"from": low, "to": high, "pairs": int(chosen.sum()), **values})
-    return groups
-
-
-def by_count(
-    own: MeasuredRow, base: MeasuredRow | None, images: Sequence[ImageRow], weights: Tensor
-) -> dict[str, Any]:
-    """mIoU of the images with so many classes."""
-    counts = torch.tensor([len(image.labels) for image in images])
-    found = {}
-    for count in sorted(set(counts.tolist())):
-        chosen = (counts == count)[own.image]
-        seen = {"images": int((counts == count).sum())}
-        values = _compared("miou", "oracle", MeasuredRow.classes, own, base, chosen, weights)
-        found[str(count)] = seen | values
-    return found
-
-
-def by_frequency(
-    own: MeasuredRow, base: MeasuredRow | None, header: Mapping[str, Any], weights: Tensor
-) -> dict[str, Any] | None:
-    """Mean IoU of the classes that training showed rarely, sometimes and often."""
-    counts, classes = header["counts"], header["classes"]
-    if counts is None:
-        return None
-    missing = [name for name in classes if name not in counts]
-    if missing:
-        raise ValueError(f"counts have no {missing[0]!r}; allowed: a number for every class")
-    group_of = tertiles({name: counts[name] for name in classes})
-    found = {}
-    for group in ("rare", "common", "frequent"):
-        labels = [number for number, name in enumerate(classes, 1) if group_of[name] == group]
-        chosen = torch.isin(own.label, torch.tensor(labels, dtype=torch.int64))
-        seen = {"classes": len(set(own.label[chosen].tolist()))}
-        found[group] = seen | _both("miou", MeasuredRow.classes, own, base, chosen, weights)
-    return found
-
-
-def by_dial(
-    own: MeasuredRow, base: MeasuredRow | None, images: Sequence[ImageRow], weights: Tensor
-) -> dict[str, Any] | None:
-    """IoU of the class that a dial changes, at each of its levels; where it can be seen."""
-    if all(image.target is None for image in images):
-        return None
-    targets = torch.tensor([-1 if i.target is None else i.target + 1 for i in images])
-    numbers = {group: n for n, group in enumerate(dict.fromkeys(i.group for i in images))}
-    level = torch.tensor([numbers[image.group] for image in images])
-    is_target = own.label == targets[own.image]
-    found = {}
-    for group, number in numbers.items():
-        chosen = is_target & (level[own.image] == number)
-        pairs = {"pairs": int(chosen.sum())}
-        found[group] = pairs | _both("iou", MeasuredRow.pairs, own, base, chosen, weights)
-    return found
-
-
-def _both(
-    name: str, how: How, own: MeasuredRow, base: MeasuredRow | None, chosen: Tensor, weights: Tensor
-) -> dict[str, Any]:
-    """A value at the oracle's threshold, and as "fixed" at the config's."""
-    oracle, fixed = (_compared(name, kind, how, own, base, chosen, weights) for kind in KINDS)
-    return oracle | {"fixed": fixed}
-
-
-def _compared(
-    name: str,
-    kind: str,
-    how: How,
-    own: MeasuredRow,
-    base: MeasuredRow | None,
-    chosen: Tensor,
-    weights: Tensor,
-) -> dict[str, Any]:
-    """A value of the rows where bool [R] is true: its interval, and its effect."""
-    point, drawn = how(own, kind, chosen, weights)
-    low, high = interval(drawn)
-    against = how(base, kind, chosen, weights) if base else None
-    return {
-        name: rounded(point),
-        "low": rounded(low),
-        "high": rounded(high),
-        "effect": effect((point, drawn), against),
-    }
-
-
 def rounded(value: float, digits: int = 3) -> float | None:
     """None for what could not be measured."""
     return None if math.isnan(value) else round(value, digits)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A row beside its baseline, if it has one, on the same images under the same weightings."""
+
+    own: MeasuredRow
+    base: MeasuredRow | None
+    images: Sequence[ImageRow]
+    weights: Tensor
+
+    def effects(self) -> dict[str, Any]:
+        """The difference in mIoU by kind of threshold."""
+        base = self.base
+        return {k: effect(self.own.miou(k), base.miou(k) if base else None) for k in KINDS}
+
+    def by_area(self) -> list[dict[str, Any]]:
+        """IoU of (image, class) pairs in tenths of equal count by the share of the image."""
+        shares = [share for image in self.images for share in (-1.0, *image.area)]
+        areas, tenth = torch.tensor(shares, dtype=torch.float64), torch.full_like(self.label, -1)
+        tenth[self.label > 0] = equal_parts(areas[self.label > 0], TENTHS)
+        groups = []
+        for number in sorted(set(tenth.tolist()) - {-1}):
+            chosen = tenth == number
+            low, high = (round(float(end), 5) for end in areas[chosen].aminmax())
+            groups.append({"from": low, "to": high, **self._pairs(chosen)})
+        return groups
+
+    def by_visible_share(self) -> list[dict[str, Any]] | None:
+        """IoU of (image, class) pairs by the share of the class that nothing covers."""
+        if any(image.visible is None for image in self.images):
+            return None
+        shares = torch.tensor([x for image in self.images for x in (-1.0, *(image.visible or ()))])
+        chosen = {ends: (shares > ends[0]) & (shares <= ends[1]) for ends in pairwise(VISIBLE)}
+        return [
+            {"from": low, "to": high, **self._pairs(pairs)}
+            for (low, high), pairs in chosen.items()
+            if pairs.any()
+        ]
+
+    def by_count(self) -> dict[str, Any]:
+        """mIoU of the images with so many classes."""
+        counts = torch.tensor([len(image.labels) for image in self.images])
+        return {
+            str(count): {
+                "images": int((counts == count).sum()),
+                **self._values("miou", (counts == count)[self.own.image]),
+            }
+            for count in sorted(set(counts.tolist()))
+        }
+
+    def by_frequency(self, header: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Mean IoU of the classes that training showed rarely, sometimes and often."""
+        counts, classes = header["counts"], header["classes"]
+        if counts is None:
+            return None
+        missing = [name for name in classes if name not in counts]
+        if missing:
+            raise ValueError(f"counts have no {missing[0]!r}; allowed: a number for every class")
+        group_of = tertiles({name: counts[name] for name in classes})
+        found = {}
+        for group in ("rare", "common", "frequent"):
+            labels = [number for number, name in enumerate(classes, 1) if group_of[name] == group]
+            chosen = torch.isin(self.label, torch.tensor(labels, dtype=torch.int64))
+            seen = {"classes": len(set(self.label[chosen].tolist()))}
+            found[group] = seen | self._values("miou", chosen) | self._fixed("miou", chosen)
+        return found
+
+    def by_dial(self) -> dict[str, Any] | None:
+        """IoU of the class that a dial changes, at each of its levels; where it can be seen."""
+        if all(image.target is None for image in self.images):
+            return None
+        targets = torch.tensor([-1 if i.target is None else i.target + 1 for i in self.images])
+        is_target = self.label == targets[self.own.image]
+        found = {}
+        for group in dict.fromkeys(image.group for image in self.images):
+            at_level = torch.tensor([image.group == group for image in self.images])
+            chosen = is_target & at_level[self.own.image]
+            found[group] = self._pairs(chosen) | self._fixed("iou", chosen)
+        return found
+
+    @property
+    def label(self) -> Tensor:
+        """int64 [R]: the pairs' classes, 0 for the background."""
+        return self.own.label
+
+    def _pairs(self, chosen: Tensor) -> dict[str, Any]:
+        return {"pairs": int(chosen.sum()), **self._values("iou", chosen)}
+
+    def _fixed(self, name: str, chosen: Tensor) -> dict[str, Any]:
+        return {"fixed": self._values(name, chosen, "fixed")}
+
+    def _values(self, name: str, chosen: Tensor, kind: str = "oracle") -> dict[str, Any]:
+        """The pairs' "iou" or the classes' "miou" where bool [R] is true: interval and effect."""
+        measure = MeasuredRow.pairs if name == "iou" else MeasuredRow.classes
+        own = measure(self.own, kind, chosen, self.weights)
+        base = measure(self.base, kind, chosen, self.weights) if self.base else None
+        low, high = map(rounded, interval(own[1]))
+        return {name: rounded(own[0]), "low": low, "high": high, "effect": effect(own, base)}

@@ -47,6 +47,11 @@ class Measurement:
     collecting: str | None
     scoring: str | None
 
+    @property
+    def name(self) -> str:
+        """The row's."""
+        return self.row.name
+
     def elbo(self, losses: Tensor, steps: Steps, objective: str) -> Tensor:
         """float64 [N]: the weighted mean of losses [N, T] at those timesteps."""
         weights = steps.weights(self.config.elbo_weighting, objective)
@@ -69,32 +74,17 @@ class Measurement:
         return rule.make(elbo, self.config.gamma, bool(self.config.centred), seed)
 
 
-@dataclass(frozen=True)
-class Measurements:
-    """The rows of one table, and one config for each distinct measurement."""
-
-    rows: tuple[Measurement, ...]
-    collecting: Mapping[str, AlignConfig]
-    scoring: Mapping[str, AlignConfig]
-
-    @classmethod
-    def of(cls, rows: Sequence[SpecRow], model: AlignmentModel) -> Measurements:
-        """The rows on a model."""
-        measurements = []
-        collecting: dict[str, AlignConfig] = {}
-        scoring: dict[str, AlignConfig] = {}
-        for row in rows:
-            config = model.resolve(row.config)
-            if row.scores is not None:  # centred, a score that all classes share does nothing
-                config = dataclasses.replace(config, centred=False)
-            attention = _collecting_name(config) if METHODS[row.method].separable else None
-            losses = _scoring_name(config) if config.calibrated and row.scores is None else None
-            measurements.append(Measurement(row, config, attention, losses))
-            if attention is not None:
-                collecting.setdefault(attention, config)
-            if losses is not None:
-                scoring.setdefault(losses, config)
-        return cls(tuple(measurements), collecting, scoring)
+def measurements(rows: Sequence[SpecRow], model: AlignmentModel) -> list[Measurement]:
+    """The rows on a model."""
+    made = []
+    for row in rows:
+        config = model.resolve(row.config)
+        if row.scores is not None:  # centred, a score that all classes share does nothing
+            config = dataclasses.replace(config, centred=False)
+        attention = _collecting_name(config) if METHODS[row.method].separable else None
+        losses = _scoring_name(config) if config.calibrated and row.scores is None else None
+        made.append(Measurement(row, config, attention, losses))
+    return made
 
 
 def _name(config: AlignConfig, fields: Sequence[str], *further: Any) -> str:

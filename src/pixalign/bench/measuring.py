@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -20,9 +21,8 @@ from pixalign.alignment.heatmaps import activation, heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
 from pixalign.attention.layers import combine_layers
-from pixalign.bench.clock import Clock, split, whole
 from pixalign.bench.datasets import Sample
-from pixalign.bench.measurements import Measurement, Measurements, of_one_length, union
+from pixalign.bench.measurements import Measurement, measurements, of_one_length, union
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, Tally, nearest_threshold, tally
 from pixalign.bench.spec import SpecRow
 from pixalign.bench.store import ImageRow
@@ -32,7 +32,7 @@ from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import AttentionMaps, Phrase
 from pixalign.diffusion.schedule import Steps
-from pixalign.methods import METHODS, Method
+from pixalign.methods import METHODS
 
 # Pixels of heatmaps held at once: 1 GiB of float32.
 _PIXELS = 2**28
@@ -40,27 +40,6 @@ _PIXELS = 2**28
 # Whose, of which row, [D, N, H, W] for the D rows of its exponents.
 Heatmaps = Iterator[tuple["Subject", Measurement, Tensor]]
 Timesteps = tuple[NoisedTimesteps, NoisedTimesteps | None]  # of collecting, and of the ELBO
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A model and what is measured on it; ``methods`` are those of rows that are not separable."""
-
-    model: AlignmentModel
-    measurements: Measurements
-    methods: Mapping[str, Method]
-
-    @classmethod
-    def of(cls, rows: Sequence[SpecRow], model: AlignmentModel) -> Bench:
-        """Every method is built once, with its options; what it refuses is an error here."""
-        built = {row.name: METHODS[row.method](model, **row.options) for row in rows}
-        methods = {name: method for name, method in built.items() if not method.separable}
-        return cls(model, Measurements.of(rows, model), methods)
-
-    def timesteps(self, config: AlignConfig, subject: Subject, latents: Tensor) -> Timesteps:
-        """The timesteps and the noise of an image, of which the seed decides."""
-        generator = torch.Generator().manual_seed(subject.seed)
-        return plan_timesteps(self.model.backbone.schedule, latents, config, generator)
 
 
 def image_seed(seed: int, key: str) -> int:
@@ -84,6 +63,14 @@ class Subject:
         self.losses: dict[str, Tensor] = {}
         self.steps: dict[str, Steps] = {}
         self.maps: dict[str, Tensor] = {}  # small ones: all layers in one
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """What turns out to be no number is told with the image's key."""
+        try:
+            yield
+        except FloatingPointError as error:
+            raise FloatingPointError(f"image {self.sample.key!r}: {error}") from error
 
     @property
     def size(self) -> tuple[int, int]:
@@ -120,27 +107,206 @@ class Subject:
         return measurement.elbo(self.losses[name], self.steps[name], objective)
 
 
-def measure(bench: Bench, subjects: Sequence[Subject]) -> tuple[list[ImageRow], dict[str, float]]:
-    """The rows of some images, and the seconds that each row of the table took for them.
+class Bench:
+    """A model and the rows that are measured on it.
 
-    An image without classes is all background, and asks for nothing. A row's seconds are those of
-    the encoding, of its own attention, timesteps and heatmaps, whoever else reads them too.
+    ``methods`` are those of rows that are not separable; what one refuses of its options is an
+    error here. ``seconds`` go by row.
     """
-    rows = bench.measurements.rows
-    tallies: dict[int, dict[str, tuple[Tally, ...]]] = {
-        subject.index: {row.row.name: (_all_background(subject),) for row in rows}
-        for subject in subjects
-    }
-    clock = Clock(bench.model.backbone.device)
-    asked = [subject for subject in subjects if subject.labels]
-    for subject, measurement, heatmaps in heatmaps_of(bench, asked, clock):
-        labels = [label + 1 for label in subject.labels]
-        drawn = tally(heatmaps, subject.truth, labels, subject.index)
-        if len(drawn) > 1 and measurement.row.supervised:
-            drawn = [_best(drawn, measurement.config)]
-        tallies[subject.index][measurement.row.name] = tuple(drawn)
-    found = [_row(subject, tallies[subject.index], bench) for subject in subjects]
-    return found, {row.row.name: clock.rows[row.row.name] for row in rows}
+
+    def __init__(self, rows: Sequence[SpecRow], model: AlignmentModel) -> None:
+        built = {row.name: METHODS[row.method](model, **row.options) for row in rows}
+        self.methods = {name: method for name, method in built.items() if not method.separable}
+        self.model, self.backbone = model, model.backbone
+        self.rows = measurements(rows, model)
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @property
+    def attention(self) -> list[str]:
+        """The names of all attention that rows read, each once."""
+        return list(dict.fromkeys(row.collecting for row in self.rows if row.collecting))
+
+    def measure(self, subjects: Sequence[Subject]) -> tuple[list[ImageRow], dict[str, float]]:
+        """The rows of some images, and the seconds that each row of the table took for them.
+
+        An image without classes is all background, and asks for nothing. A row's seconds are those
+        of the encoding, of its own attention, timesteps and heatmaps, whoever else reads them too.
+        """
+        self.seconds.clear()
+        tallies: dict[int, dict[str, tuple[Tally, ...]]] = {
+            subject.index: {row.name: (_all_background(subject),) for row in self.rows}
+            for subject in subjects
+        }
+        for subject, row, heatmaps in self.heatmaps([x for x in subjects if x.labels]):
+            labels = [label + 1 for label in subject.labels]
+            drawn = tally(heatmaps, subject.truth, labels, subject.index)
+            if len(drawn) > 1 and row.row.supervised:
+                drawn = [_best(drawn, row.config)]
+            tallies[subject.index][row.name] = tuple(drawn)
+        measured = [self._image_row(subject, tallies[subject.index]) for subject in subjects]
+        return measured, {row.name: self.seconds[row.name] for row in self.rows}
+
+    def _image_row(self, subject: Subject, tallies: Mapping[str, tuple[Tally, ...]]) -> ImageRow:
+        elbos = [subject.elbo(row, self.backbone.objective) for row in self.rows]
+        elbo = next((elbo for elbo in elbos if elbo is not None), None)
+        maps = {name: subject.maps[name] for name in self.attention if name in subject.maps}
+        shown = next(iter(maps.values()), None)
+        visible = subject.sample.visible
+        scoring = dict.fromkeys(row.scoring for row in self.rows)
+        return ImageRow(
+            index=subject.index,
+            key=subject.sample.key,
+            labels=subject.labels,
+            area=subject.area,
+            group=subject.sample.group,
+            target=subject.sample.target,
+            visible=None if visible is None else tuple(visible[label] for label in subject.labels),
+            elbo=None if elbo is None else tuple(elbo.tolist()),
+            activation=None if shown is None else tuple(activation(shown.float()).tolist()),
+            losses={name: subject.losses[name] for name in scoring if name in subject.losses},
+            maps=maps,
+            tallies=tallies,
+        )
+
+    def heatmaps(self, subjects: Sequence[Subject]) -> Heatmaps:
+        """Each subject's heatmaps under each row, as they are made: attention is read and let go.
+
+        Images go through the network together where their sizes and the memory allow.
+        """
+        for resize in sorted({row.config.resize for row in self.rows}) if subjects else ():
+            here = [row for row in self.rows if row.config.resize == resize]
+            with self._charging({row.name: 1.0 for row in here}):
+                for subject in subjects:
+                    encoded = self.model.encode(subject.sample.image, config=here[0].row.config)
+                    subject.encoded[resize] = encoded
+            for group, latents in _alike(subjects, resize):
+                self._score(group, latents, here)
+                for name in dict.fromkeys(row.collecting for row in here):
+                    readers = [row for row in here if row.collecting == name]
+                    if name is None:
+                        yield from self._by_methods(group, readers)
+                    else:
+                        yield from self._by_attention(group, latents, readers)
+
+    def _score(
+        self, group: Sequence[Subject], latents: Tensor, here: Sequence[Measurement]
+    ) -> None:
+        """Losses at the union of all timesteps; a row is charged the part that it reads."""
+        by_text: dict[tuple[str, str], dict[str, AlignConfig]] = {}
+        for row in here:
+            if row.scoring is not None:
+                same_text = by_text.setdefault((row.config.template, row.config.elbo_text), {})
+                same_text.setdefault(row.scoring, row.config)
+        for configs in by_text.values():
+            config = next(iter(configs.values()))
+            plans = [plan_prompts(self.backbone, x.phrases, None, config) for x in group]
+            joint = []
+            for subject in group:
+                planned = {n: self._timesteps(c, subject, latents)[1] for n, c in configs.items()}
+                scoring = {name: noised for name, noised in planned.items() if noised}
+                joint.append(union(scoring))
+                subject.steps.update({name: noised.steps for name, noised in scoring.items()})
+            even = of_one_length([together for together, _ in joint])
+            most = len(even[0].steps) * len(group)
+            parts = {name: sum(len(own[name]) for _, own in joint) / most for name in configs}
+            with self._charging({x.name: parts[x.scoring] for x in here if x.scoring in parts}):
+                measured = class_losses(
+                    self.backbone, latents, plans, even, self.model.batch_size, _quiet()
+                )
+            for subject, (_, indices), losses in zip(group, joint, measured, strict=True):
+                with subject.naming():
+                    check_finite(losses, "losses", self.backbone.dtype)
+                subject.losses.update({name: losses[:, own] for name, own in indices.items()})
+
+    def _timesteps(self, config: AlignConfig, subject: Subject, latents: Tensor) -> Timesteps:
+        """The timesteps and the noise of an image, of which the seed decides."""
+        generator = torch.Generator().manual_seed(subject.seed)
+        return plan_timesteps(self.backbone.schedule, latents[:1], config, generator)
+
+    def _by_attention(
+        self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
+    ) -> Heatmaps:
+        """What rows that read the same attention make of it, as many images as memory holds."""
+        by_weights: dict[str, list[Measurement]] = {}
+        for row in readers:
+            by_weights.setdefault(repr(row.config.cross_weights), []).append(row)
+        most = images_at_once(self.backbone, latents[:1], readers[0].config.self_attention)
+        for first in range(0, len(group), most):
+            part, shown = group[first : first + most], latents[first : first + most]
+            collected = self._collect(part, shown, readers)
+            for subject, maps in zip(part, collected, strict=True):
+                for same in by_weights.values():
+                    yield from self._of_weights(subject, maps, same)
+            del collected, maps  # before more is read
+
+    def _collect(
+        self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
+    ) -> list[AttentionMaps]:
+        """The attention of images that are collected together."""
+        backbone, config = self.backbone, readers[0].config
+        with self._charging({row.name: 1.0 for row in readers}):
+            plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
+            steps = [self._timesteps(config, subject, latents)[0] for subject in group]
+            batch_size = self.model.batch_size
+            return attention_maps(backbone, latents, plans, steps, config, batch_size, _quiet())
+
+    def _of_weights(
+        self, subject: Subject, maps: AttentionMaps, same: Sequence[Measurement]
+    ) -> Heatmaps:
+        """The heatmaps of rows that give the layers of some attention the same weights."""
+        weights, name = same[0].config.cross_weights, same[0].collecting
+        assert weights is not None
+        assert name is not None
+        combined = combine_layers(maps.cross, maps.layers, weights)
+        with subject.naming():
+            check_finite(combined, "attention maps", self.backbone.dtype)
+        subject.maps.setdefault(name, combined.cpu())
+        count, (height, width) = len(subject.labels), subject.size
+        most = max(1, _PIXELS // (count * height * width))
+        for first in range(0, len(same), most):
+            part = same[first : first + most]
+            with self._charging({row.name: 1 / len(part) for row in part}):
+                powers = [
+                    row.exponents(subject.elbo(row, self.backbone.objective), count, subject.seed)
+                    for row in part
+                ]
+                heatmaps = heatmaps_under(maps, weights, torch.cat(powers), subject.size)
+            each = torch.split(heatmaps, [len(drawn) for drawn in powers])
+            yield from ((subject, *pair) for pair in zip(part, each, strict=True))
+
+    def _by_methods(self, group: Sequence[Subject], rows: Iterable[Measurement]) -> Heatmaps:
+        """What other methods find, under the scores that the paper's would have."""
+        for row in rows:
+            method, config = self.methods[row.name], row.config
+            for subject in group:
+                options: dict[str, Any] = {"config": config, "seed": subject.seed}
+                if config.calibrated:
+                    elbo = subject.elbo(row, self.backbone.objective)
+                    options["scores"] = row.scores(elbo, len(subject.labels)).numpy()
+                if method.supervised:
+                    options["target_masks"] = subject.target_masks
+                encoded = subject.encoded[config.resize]
+                with self._charging({row.name: 1.0}), subject.naming():
+                    result = method.align(encoded, subject.phrases, **options)
+                yield subject, row, torch.from_numpy(result.heatmaps)[None]
+
+    @contextmanager
+    def _charging(self, shares: Mapping[str, float]) -> Iterator[None]:
+        """Charge rows their shares of the seconds inside; a GPU's queue is waited for."""
+        started = self._now()
+        yield
+        spent = self._now() - started
+        for name, share in shares.items():
+            self.seconds[name] += share * spent
+
+    def _now(self) -> float:
+        if self.backbone.device.type == "cuda":
+            torch.cuda.synchronize(self.backbone.device)
+        return time.perf_counter()
+
+
+def _quiet() -> Progress:
+    return Progress(0, "", show=False)
 
 
 def _best(drawn: Sequence[Tally], config: AlignConfig) -> Tally:
@@ -148,51 +314,6 @@ def _best(drawn: Sequence[Tally], config: AlignConfig) -> Tally:
     assert config.threshold is not None
     at = nearest_threshold(config.threshold)
     return max(drawn, key=lambda one: float(one.at(at).ious().mean()))
-
-
-def _row(subject: Subject, tallies: Mapping[str, tuple[Tally, ...]], bench: Bench) -> ImageRow:
-    losses, maps, known = subject.losses, subject.maps, bench.measurements
-    objective = bench.model.backbone.objective
-    elbos = [subject.elbo(row, objective) for row in known.rows]
-    elbo = next((elbo for elbo in elbos if elbo is not None), None)
-    shown = next((maps[name] for name in known.collecting if name in maps), None)
-    visible = subject.sample.visible
-    return ImageRow(
-        index=subject.index,
-        key=subject.sample.key,
-        labels=subject.labels,
-        area=subject.area,
-        group=subject.sample.group,
-        target=subject.sample.target,
-        visible=None if visible is None else tuple(visible[label] for label in subject.labels),
-        elbo=None if elbo is None else tuple(elbo.tolist()),
-        activation=None if shown is None else tuple(activation(shown.float()).tolist()),
-        losses={name: losses[name] for name in known.scoring if name in losses},
-        maps={name: maps[name] for name in known.collecting if name in maps},
-        tallies=tallies,
-    )
-
-
-def heatmaps_of(bench: Bench, subjects: Sequence[Subject], clock: Clock) -> Heatmaps:
-    """Each subject's heatmaps under each row, as they are made: attention is read and let go.
-
-    Images go through the network together where their sizes and the memory allow.
-    """
-    rows = bench.measurements.rows
-    for resize in sorted({row.config.resize for row in rows}) if subjects else ():
-        here = [row for row in rows if row.config.resize == resize]
-        with clock.charged(whole(row.row.name for row in here)):
-            for subject in subjects:
-                encoded = bench.model.encode(subject.sample.image, config=here[0].row.config)
-                subject.encoded[resize] = encoded
-        for group, latents in _alike(subjects, resize):
-            _score(bench, group, latents, here, clock)
-            for name in dict.fromkeys(row.collecting for row in here):
-                readers = [row for row in here if row.collecting == name]
-                if name is None:
-                    yield from _by_methods(bench, group, readers, clock)
-                else:
-                    yield from _by_attention(bench, group, latents, readers, clock)
 
 
 def _alike(subjects: Sequence[Subject], resize: str) -> Iterator[tuple[list[Subject], Tensor]]:
@@ -204,140 +325,6 @@ def _alike(subjects: Sequence[Subject], resize: str) -> Iterator[tuple[list[Subj
     for _, same in groupby(sorted(subjects, key=shape), key=shape):
         members = list(same)
         yield members, torch.cat([member.encoded[resize].latents for member in members])
-
-
-def _score(
-    bench: Bench,
-    group: Sequence[Subject],
-    latents: Tensor,
-    here: Sequence[Measurement],
-    clock: Clock,
-) -> None:
-    """Losses at the union of all timesteps; a row is charged the part that it reads."""
-    backbone, batch_size = bench.model.backbone, bench.model.batch_size
-    by_text: dict[tuple[str, str], dict[str, AlignConfig]] = {}
-    for name in dict.fromkeys(row.scoring for row in here if row.scoring is not None):
-        config = bench.measurements.scoring[name]
-        by_text.setdefault((config.template, config.elbo_text), {})[name] = config
-    for configs in by_text.values():
-        any_config = next(iter(configs.values()))
-        plans = [plan_prompts(backbone, subject.phrases, None, any_config) for subject in group]
-        joint = []
-        for subject in group:
-            planned = {n: bench.timesteps(c, subject, latents[:1])[1] for n, c in configs.items()}
-            scoring = {name: noised for name, noised in planned.items() if noised}
-            joint.append(union(scoring))
-            subject.steps.update({name: noised.steps for name, noised in scoring.items()})
-        even = of_one_length([together for together, _ in joint])
-        most = len(even[0].steps) * len(group)
-        parts = {name: sum(len(indices[name]) for _, indices in joint) / most for name in configs}
-        shares = {row.row.name: parts[row.scoring] for row in here if row.scoring in parts}
-        with clock.charged(shares):
-            quiet = Progress(0, "", show=False)
-            measured = class_losses(backbone, latents, plans, even, batch_size, quiet)
-        for subject, (_, indices), losses in zip(group, joint, measured, strict=True):
-            with _naming(subject):
-                check_finite(losses, "losses", backbone.dtype)
-            subject.losses.update({name: losses[:, own] for name, own in indices.items()})
-
-
-def _by_attention(
-    bench: Bench,
-    group: Sequence[Subject],
-    latents: Tensor,
-    readers: Sequence[Measurement],
-    clock: Clock,
-) -> Heatmaps:
-    """What rows that read the same attention make of it, as many images as memory holds."""
-    backbone, config = bench.model.backbone, readers[0].config
-    most = images_at_once(backbone, latents[:1], config.self_attention)
-    for first in range(0, len(group), most):
-        part, shown = group[first : first + most], latents[first : first + most]
-        collected = _collected(bench, part, shown, readers, clock)
-        for subject, maps in zip(part, collected, strict=True):
-            for same in _same_weights(readers):
-                yield from _of_weights(bench, subject, maps, same, clock)
-        del collected, maps  # before more is read
-
-
-def _collected(
-    bench: Bench,
-    group: Sequence[Subject],
-    latents: Tensor,
-    readers: Sequence[Measurement],
-    clock: Clock,
-) -> list[AttentionMaps]:
-    """The attention of images that are collected together."""
-    backbone, config = bench.model.backbone, readers[0].config
-    with clock.charged(whole(row.row.name for row in readers)):
-        plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
-        timesteps = [bench.timesteps(config, subject, latents[:1])[0] for subject in group]
-        quiet, batch_size = Progress(0, "", show=False), bench.model.batch_size
-        return attention_maps(backbone, latents, plans, timesteps, config, batch_size, quiet)
-
-
-def _of_weights(
-    bench: Bench,
-    subject: Subject,
-    maps: AttentionMaps,
-    same: Sequence[Measurement],
-    clock: Clock,
-) -> Heatmaps:
-    """The heatmaps of rows that give the layers of some attention the same weights."""
-    backbone, weights = bench.model.backbone, same[0].config.cross_weights
-    assert weights is not None
-    assert same[0].collecting is not None
-    combined = combine_layers(maps.cross, maps.layers, weights)
-    with _naming(subject):
-        check_finite(combined, "attention maps", backbone.dtype)
-    subject.maps.setdefault(same[0].collecting, combined.cpu())
-    count, (height, width) = len(subject.labels), subject.size
-    most = max(1, _PIXELS // (count * height * width))
-    for first in range(0, len(same), most):
-        part = same[first : first + most]
-        with clock.charged(split(row.row.name for row in part)):
-            powers = [
-                row.exponents(subject.elbo(row, backbone.objective), count, subject.seed)
-                for row in part
-            ]
-            heatmaps = heatmaps_under(maps, weights, torch.cat(powers), subject.size)
-        each = torch.split(heatmaps, [len(drawn) for drawn in powers])
-        yield from ((subject, *pair) for pair in zip(part, each, strict=True))
-
-
-def _by_methods(
-    bench: Bench, group: Sequence[Subject], rows: Sequence[Measurement], clock: Clock
-) -> Heatmaps:
-    """What other methods find, under the scores that the paper's would have."""
-    for measurement in rows:
-        method, config = bench.methods[measurement.row.name], measurement.config
-        for subject in group:
-            options: dict[str, Any] = {"config": config, "seed": subject.seed}
-            if config.calibrated:
-                elbo = subject.elbo(measurement, bench.model.backbone.objective)
-                options["scores"] = measurement.scores(elbo, len(subject.labels)).numpy()
-            if method.supervised:
-                options["target_masks"] = subject.target_masks
-            with clock.charged(whole([measurement.row.name])), _naming(subject):
-                result = method.align(subject.encoded[config.resize], subject.phrases, **options)
-            yield subject, measurement, torch.from_numpy(result.heatmaps)[None]
-
-
-def _same_weights(rows: Sequence[Measurement]) -> list[list[Measurement]]:
-    """Rows that give the layers the same weights, those of the first row first."""
-    groups: dict[str, list[Measurement]] = {}
-    for row in rows:
-        groups.setdefault(repr(row.config.cross_weights), []).append(row)
-    return list(groups.values())
-
-
-@contextmanager
-def _naming(subject: Subject) -> Iterator[None]:
-    """What turns out to be no number is told with the image's key."""
-    try:
-        yield
-    except FloatingPointError as error:
-        raise FloatingPointError(f"image {subject.sample.key!r}: {error}") from error
 
 
 def _all_background(subject: Subject) -> Tally:

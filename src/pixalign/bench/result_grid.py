@@ -50,18 +50,20 @@ class ResultGrid:
         """One of the results, for what they share."""
         return next(iter(self.results.values()))
 
+    @property
+    def columns_kind(self) -> str:
+        """One of `pixalign.bench.spec.COLUMNS`."""
+        return str(self.any["columns"])
+
     def columns(self) -> list[Column]:
         """What the spec's tables show side by side."""
-        kind = self.any["columns"]
+        kind = self.columns_kind
         if kind == "groups":
-            return [Column(dataset, level) for dataset in self.datasets for level in self.levels()]
+            rows = [row for result in self.results.values() for row in result["rows"].values()]
+            levels = dict.fromkeys(level for row in rows for level in row["groups"] or ())
+            return [Column(dataset, level) for dataset in self.datasets for level in levels]
         keys = {"metrics": METRICS, "frequency": FREQUENCIES}.get(kind, ("",))
         return [Column(dataset, key) for dataset in self.datasets for key in keys]
-
-    def levels(self) -> list[str]:
-        """The levels of all dials, in the order of the dataset."""
-        rows = [row for result in self.results.values() for row in result["rows"].values()]
-        return list(dict.fromkeys(level for row in rows for level in row["groups"] or ()))
 
     def row(self, model: str, dataset: str, name: str) -> Result | None:
         """A row's figures, if it was run there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pixalign.bench.datasets import Dataset
-from pixalign.bench.measuring import Bench, Subject, measure
+from pixalign.bench.measuring import Bench, Subject
 from pixalign.bench.spec import Spec, SpecRow, model_name
 from pixalign.bench.store import Run, writing
 from pixalign.core.progress import Progress
@@ -21,6 +21,8 @@ from pixalign.core.provenance import device_name, versions
 from pixalign.methods import METHODS
 
 PATIENCE = timedelta(days=7)  # how long a process that is done waits for the others
+_OF_SPEC = ("label", "title", "columns", "baseline", "extends")
+_OF_ROWS = ("name", "method", "baseline", "scores", "exponents", "options", "supervised")
 CHUNK = 8  # images that are measured together; the results depend on it by rounding only
 
 
@@ -69,11 +71,12 @@ def run(
     image draws its noise by ``seed`` and its key. A run with other settings is refused.
     """
     ours = processes or Processes()
-    bench = Bench.of(_readable(spec, model), model)
+    bench = Bench(_readable(spec, model), model)
     label = model_name(model.name) or folder_name(Path(model.name).name)
     folder = out / f"{spec.name}--{dataset.name}--{folder_name(label)}"
     known = counts if counts is not None else dataset.counts()
-    header = _header(spec, dataset, bench, label, limit, seed, known)
+    asked = {"limit": limit, "seed": seed, "counts": None if known is None else dict(known)}
+    header = {**_header(spec, dataset, bench, label), **asked}
     with writing(folder) if ours.first else nullcontext():  # the first process does so for all
         if ours.first:
             Run.start(folder, header)
@@ -81,7 +84,7 @@ def run(
         run = Run.start(folder, header)
         done = run.done()
         ours.wait()  # nobody writes before everybody has read
-        _fill(run, done, bench, dataset, seed, ours, f"{spec.name} on {dataset.name}", show)
+        _fill(run, done, bench, dataset, ours, show)
         ours.wait()
         if ours.first:
             run.merge()
@@ -90,23 +93,23 @@ def run(
 
 
 def _fill(
-    run: Run,
-    done: set[int],
-    bench: Bench,
-    dataset: Dataset,
-    seed: int,
-    processes: Processes,
-    title: str,
-    show: bool,
+    run: Run, done: set[int], bench: Bench, dataset: Dataset, processes: Processes, show: bool
 ) -> None:
-    """Measure this process's part of the images that are not done."""
-    todo = [chunk for chunk in _chunks(len(dataset)) if not done.issuperset(chunk)]
+    """Measure this process's part of the images that are not done.
+
+    The images that are measured together are the same however often a run is stopped.
+    """
+    chunks = [range(len(dataset))[first : first + CHUNK] for first in range(0, len(dataset), CHUNK)]
+    todo = [chunk for chunk in chunks if not done.issuperset(chunk)]
     part = todo[processes.index :: processes.count]
+    title = f"{run.header['spec']} on {dataset.name}"
     with Progress(sum(map(len, part)), title, show, "image") as progress:
         for chunk in part:
             started = time.perf_counter()
-            subjects = [Subject(dataset[i], i, dataset.classes, seed) for i in chunk]
-            measured, spent = measure(bench, subjects)
+            seed = run.header["seed"]
+            measured, spent = bench.measure(
+                [Subject(dataset[i], i, dataset.classes, seed) for i in chunk]
+            )
             fresh = [row for row in measured if row.index not in done]
             run.append(fresh, time.perf_counter() - started, spent, processes.index)
             progress.advance(len(chunk))
@@ -125,46 +128,25 @@ def _readable(spec: Spec, model: AlignmentModel) -> list[SpecRow]:
     return rows
 
 
-def _chunks(images: int) -> Iterator[range]:
-    """The images that are measured together are the same however often a run is stopped."""
-    for first in range(0, images, CHUNK):
-        yield range(first, min(first + CHUNK, images))
-
-
 def folder_name(text: str) -> str:
     """A text as part of a folder's name."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text).strip("-") or "model"
 
 
-def _header(
-    spec: Spec,
-    dataset: Dataset,
-    bench: Bench,
-    label: str,
-    limit: int | None,
-    seed: int,
-    counts: Mapping[str, float] | None,
-) -> dict[str, Any]:
-    model, measured = bench.model, bench.measurements.rows
-    backbone = model.backbone
+def _header(spec: Spec, dataset: Dataset, bench: Bench, label: str) -> dict[str, Any]:
+    backbone, model = bench.backbone, bench.model
+    rows = [row.row for row in bench.rows]
     return {
         "spec": spec.name,
         "digest": spec.digest(),
-        "label": spec.label,
-        "title": spec.title,
-        "columns": spec.columns,
-        "baseline": spec.baseline,
+        **{key: getattr(spec, key) for key in _OF_SPEC},
         "notes": list(spec.notes),
-        "extends": spec.extends,
         "dataset": dataset.name,
         "split": dataset.split,
-        "limit": limit,
         "images": len(dataset),
         "masks": dataset.masks_from,
         "pictures": dataset.digest(),
         "classes": list(dataset.classes),
-        "counts": None if counts is None else dict(counts),
-        "seed": seed,
         "model": {
             "name": label,
             "id": model.name,
@@ -174,19 +156,10 @@ def _header(
             "settings": dict(model.settings),
         },
         "rows": [
-            {
-                "name": measurement.row.name,
-                "method": measurement.row.method,
-                "baseline": measurement.row.baseline,
-                "config": measurement.config.to_dict(),
-                "scores": measurement.row.scores,
-                "exponents": measurement.row.exponents,
-                "options": dict(measurement.row.options),
-                "supervised": measurement.row.supervised,
-            }
-            for measurement in measured
+            {key: getattr(row.row, key) for key in _OF_ROWS} | {"config": row.config.to_dict()}
+            for row in bench.rows
         ],
-        "missing": [row.name for row in spec.rows if row not in [m.row for m in measured]],
+        "missing": [row.name for row in spec.rows if row not in rows],
         "device": device_name(backbone.device),
         "versions": versions(),
         "git": git_hash(),

@@ -14,17 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pixalign.bench.groupings import (
-    KINDS,
-    MeasuredRow,
-    by_area,
-    by_count,
-    by_dial,
-    by_frequency,
-    by_visible_share,
-    effect,
-    rounded,
-)
+from pixalign.bench.groupings import KINDS, Comparison, MeasuredRow, effect, rounded
 from pixalign.bench.metrics import (
     Figures,
     Tally,
@@ -53,11 +43,20 @@ def summarise(run: Run, draws: int = 1000) -> dict[str, Any]:
     """
     header, known = run.header, [row["name"] for row in run.header["rows"]]
     images, tallies = _read(run, known)
-    present = [row for row in header["rows"] if images and len(tallies[row["name"]]) == len(images)]
+    present = {
+        row["name"]: row
+        for row in header["rows"]
+        if images and len(tallies[row["name"]]) == len(images)
+    }
     weights = bootstrap_weights(max(len(images), 1), draws)
-    measured = {row["name"]: _measure(row, tallies.pop(row["name"]), weights) for row in present}
+    measured = {name: _measure(row, tallies.pop(name), weights) for name, row in present.items()}
+    bases = {name: row["baseline"] for name, row in present.items() if row["baseline"] != name}
+    compared = {
+        name: Comparison(own, measured.get(bases.get(name, "")), images, weights)
+        for name, own in measured.items()
+    }
     focus = _focus(header, list(measured))
-    constants = [row["name"] for row in present if row["scores"] is not None]
+    constants = [name for name, row in present.items() if row["scores"] is not None]
     constant = max(constants, key=lambda name: measured[name].figures["oracle"].miou, default=None)
     baseline = measured.get(header["baseline"])
     return {
@@ -78,9 +77,10 @@ def summarise(run: Run, draws: int = 1000) -> dict[str, Any]:
         "highest_loss": highest_loss(images, header),
         **_extremes(images, measured[focus] if focus else None),
         "rows": {
-            row["name"]: _row(row, measured, constant, header, images, weights) for row in present
+            name: _row(row, compared[name], measured.get(constant or ""), header)
+            for name, row in present.items()
         },
-    }  # fmt: skip
+    }
 
 
 def write_result(run: Run, draws: int = 1000) -> dict[str, Any]:
@@ -186,36 +186,25 @@ def _focus(header: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def _row(
-    row: Mapping[str, Any],
-    measured: Mapping[str, MeasuredRow],
-    constant: str | None,
-    header: Mapping[str, Any],
-    images: Sequence[ImageRow],
-    weights: Tensor,
+    row: Mapping[str, Any], compared: Comparison, constant: MeasuredRow | None, header: Any
 ) -> dict[str, Any]:
-    """What one row comes to, beside its baseline."""
-    own = measured[row["name"]]
-    base = measured.get(row["baseline"]) if row["baseline"] != row["name"] else None
-    names = ("background", *header["classes"])
+    """What one row comes to, beside its baseline and the best constant score."""
+    own, names = compared.own, ("background", *header["classes"])
     return {
         **{key: row[key] for key in _OF_ROWS},
         **{
             kind: {key: rounded(x) for key, x in dataclasses.asdict(own.figures[kind]).items()}
             for kind in KINDS
         },
-        "effect": {
-            kind: effect(own.miou(kind), base.miou(kind) if base else None) for kind in KINDS
-        },
-        "minus_constant": effect(own.miou("oracle"), measured[constant].miou("oracle"))
-        if constant
-        else None,
+        "effect": compared.effects(),
+        "minus_constant": effect(own.miou("oracle"), constant.miou("oracle")) if constant else None,
         "curve": [rounded(x, 2) for x in own.curve().tolist()],
         "classes": {names[n]: round(iou, 2) for n, iou in own.class_ious("oracle").items()},
-        "counts": by_count(own, base, images, weights),
-        "area": by_area(own, base, images, weights),
-        "visible": by_visible_share(own, base, images, weights),
-        "frequency": by_frequency(own, base, header, weights),
-        "groups": by_dial(own, base, images, weights),
+        "counts": compared.by_count(),
+        "area": compared.by_area(),
+        "visible": compared.by_visible_share(),
+        "frequency": compared.by_frequency(header),
+        "groups": compared.by_dial(),
     }
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pixalign.bench.result_grid import Column, Result, ResultGrid, result_grids
-from pixalign.bench.spec import METRICS, Spec, SpecRow, load_spec, spec_names
+from pixalign.bench.spec import METRICS, load_spec, spec_names
 from pixalign.methods import METHODS
 
 MEASURES = {
@@ -48,7 +48,7 @@ class Table:
 
 def result_tables(grid: ResultGrid) -> list[Table]:
     """Values at both kinds of threshold, then effects; of dials, both together."""
-    if grid.any["columns"] == "groups":
+    if grid.columns_kind == "groups":
         return [_dials(grid, kind) for kind in THRESHOLD]
     made = [_values(grid, kind) for kind in THRESHOLD] + [_effects(grid), _seconds(grid)]
     return [table for table in made if table.rows]
@@ -106,35 +106,124 @@ def signed(value: float) -> str:
 
 def effect_cell(effect: Sequence[float | None] | None, count: int) -> Cell:
     """ "+0.36 (+0.22 to +0.52)", bold where 0 is outside and ``count`` is `ENOUGH`."""
-    if effect is None or effect[0] is None:
+    value, low, high = (*(effect or ()), None, None, None)[:3]
+    if value is None:
         return Cell(NOTHING)
-    value, *ends = effect
-    assert value is not None
-    low, high = ends if len(ends) == 2 else (None, None)
     if low is None or high is None:
         return Cell(signed(value))
     bold = count >= ENOUGH and (low > 0 or high < 0)
     return Cell(f"{signed(value)} ({signed(low)} to {signed(high)})", bold)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a number stands: in a row of a model, under a column."""
+
+    grid: ResultGrid
+    model: str
+    name: str
+    column: Column
+
+    @property
+    def result(self) -> Result | None:
+        """That of the model on the column's dataset, if there is one."""
+        return self.grid.results.get((self.model, self.column.dataset))
+
+    @property
+    def row(self) -> Result | None:
+        """The row's figures, if it was run there."""
+        return self.grid.row(self.model, self.column.dataset, self.name)
+
+    def entry(self, row: Result, kind: str) -> dict[str, Any]:
+        """{"value", "low", "high", "effect"} of a row; without an interval, low is None."""
+        columns, key = self.grid.columns_kind, self.column.key
+        if columns in ("frequency", "groups"):
+            entry = (row[columns] or {}).get(key) or {}
+            entry = entry.get("fixed", {}) if kind == "fixed" else entry
+            value = entry.get("miou", entry.get("iou"))
+            return {end: entry.get(end) for end in ("low", "high", "effect")} | {"value": value}
+        figures = row[kind]
+        if key not in ("", "miou"):
+            return {"value": figures[key], "low": None, "high": None, "effect": None}
+        ends = {"low": figures["miou_low"], "high": figures["miou_high"]}
+        return {"value": figures["miou"], **ends, "effect": row["effect"][kind]}
+
+    def value(self, kind: str) -> Cell:
+        """Its value with the interval; at the fixed threshold also that."""
+        result, row = self.result, self.row
+        if result is None or row is None:
+            return Cell(NOTHING if result is None or not result["done"] else NOT_RUN)
+        entry = self.entry(row, kind)
+        text = format_points(entry["value"], entry["low"], entry["high"])
+        if kind == "fixed" and self.column.key in ("", "miou"):
+            text += f" at {row['fixed']['threshold']:.2f}"
+        return Cell(text + (MARK if _partial(result) else ""))
+
+    def effect(self, kind: str) -> Cell:
+        """The row minus its baseline."""
+        key, result, row = self.column.key, self.result, self.row
+        base = self.grid.row(self.model, self.column.dataset, self.grid.baseline(self.name))
+        if result is None or row is None or base is None:
+            return Cell(NOTHING)
+        if key in METRICS and key != "miou":
+            return effect_cell([row[kind][key] - base[kind][key]], 0)
+        by_pairs = self.grid.columns_kind == "groups"
+        count = row["groups"][key]["pairs"] if by_pairs else result["done"]
+        return effect_cell(self.entry(row, kind)["effect"], count)
+
+    @property
+    def paper(self) -> float | None:
+        """The paper's number of the same model, row and column."""
+        spec = self.grid.spec
+        if spec is None or spec.extends:
+            return None
+        return spec.paper_number(self.model, self.name, *self.column.paper_keys(spec.columns))
+
+    def beside_paper(self) -> Cell:
+        """The paper's number, and ours minus it."""
+        number, row = self.paper, self.row
+        if number is None:
+            return Cell(NOTHING)
+        value = self.entry(row, "oracle")["value"] if row else None
+        return Cell(f"{number:.2f}" + ("" if value is None else f" ({signed(value - number)})"))
+
+    def paper_effect(self) -> Cell:
+        """The paper's effect there; on a twin the range over all its models and datasets."""
+        spec, row = self.grid.spec, self.grid.spec_row(self.name)
+        if spec is None or row is None:
+            return Cell(NOTHING)
+        columns = [(self.model, self.column)]
+        if spec.extends:
+            columns = [
+                (model, Column(dataset, self.column.key))
+                for model, rows in spec.paper.items()
+                for dataset in ([""] if spec.columns == "metrics" else rows.get(row.name, {}))
+            ]
+        found = [spec.paper_effect(m, row, *c.paper_keys(spec.columns)) for m, c in columns]
+        effects = [effect for effect in found if effect is not None]
+        if effects and spec.extends:
+            effects = [min(effects), max(effects)]
+        return Cell(" to ".join(map(signed, effects)) or NOTHING)
+
+
 def _values(grid: ResultGrid, kind: str) -> Table:
     """Model by row; the paper's numbers, which are of the best thresholds, beside these."""
-    columns = grid.columns()
     lines = [(model, name) for model in grid.models for name in grid.names]
-    beside = {c for c in columns if any(_paper(grid, *line, c) is not None for line in lines)}
-    beside = beside if kind == "oracle" else set()
+    columns = [
+        (column, kind == "oracle" and any(Place(grid, *x, column).paper is not None for x in lines))
+        for column in grid.columns()
+    ]
     head = ["Model", "Row"]
-    for column in columns:
-        head += [_title(grid, column), "Paper (ours minus it)"][: 1 + (column in beside)]
+    for column, beside in columns:
+        head += [_title(grid, column), "Paper (ours minus it)"][: 1 + beside]
     rows = []
     for model, name in lines:
         cells = [Cell(model), Cell(grid.label(name))]
-        for column in columns:
-            cells.append(_value_cell(grid, model, name, column, kind))
-            if column in beside:
-                cells.append(_paper_cell(grid, model, name, column))
+        for column, beside in columns:
+            place = Place(grid, model, name, column)
+            cells += [place.value(kind), place.beside_paper()][: 1 + beside]
         rows.append(tuple(cells))
-    title = f"{MEASURES[grid.any['columns']]}, {THRESHOLD[kind]}"
+    title = f"{MEASURES[grid.columns_kind]}, {THRESHOLD[kind]}"
     return Table(title, tuple(head), tuple(rows), _marks(grid, kind))
 
 
@@ -143,14 +232,15 @@ def _seconds(grid: ResultGrid) -> Table:
     used = {row["method"] for result in grid.results.values() for row in result["rows"].values()}
     methods = {name for name in used if not METHODS[name].separable}
     timed = any(result.get("row_seconds") for result in grid.results.values())
-    lines = [(model, name) for model in grid.models for name in grid.names]
+
+    def spent(model: str, name: str, dataset: str) -> Cell:
+        seconds = grid.results.get((model, dataset), {}).get("row_seconds", {}).get(name)
+        return Cell(NOTHING if seconds is None else f"{seconds:.3g}")
+
     rows = [
-        (
-            Cell(model),
-            Cell(grid.label(name)),
-            *(_time_cell(grid, model, name, dataset) for dataset in grid.datasets),
-        )
-        for model, name in lines
+        (Cell(model), Cell(grid.label(name)), *(spent(model, name, x) for x in grid.datasets))
+        for model in grid.models
+        for name in grid.names
         if timed and methods
     ]
     hardware = sorted({result["device"] for result in grid.results.values()})
@@ -158,31 +248,25 @@ def _seconds(grid: ResultGrid) -> Table:
     return Table(title, ("Model", "Row", *grid.datasets), tuple(rows), ())
 
 
-def _time_cell(grid: ResultGrid, model: str, name: str, dataset: str) -> Cell:
-    spent = grid.results.get((model, dataset), {}).get("row_seconds", {}).get(name)
-    return Cell(NOTHING if spent is None else f"{spent:.3g}")
-
-
 def _effects(grid: ResultGrid) -> Table:
     """Each row minus its baseline, at both kinds of threshold, and the paper's difference."""
-    lines = [
-        (model, name, column)
+    places = [
+        Place(grid, model, name, column)
         for model in grid.models
         for name in grid.names
         for column in grid.columns()
         if grid.baseline(name) != name and grid.row(model, column.dataset, name)
     ]
-    paper = [Cell(_paper_effect(grid, *line)) for line in lines]
-    beside = any(cell.text != NOTHING for cell in paper)
-    twin = bool(grid.any["extends"])
+    paper = [place.paper_effect() for place in places]
+    beside, twin = any(cell.text != NOTHING for cell in paper), bool(grid.any["extends"])
     rows = [
         (
-            *(Cell(text) for text in (model, grid.label(name), grid.baseline(name))),
-            Cell(_title(grid, column)),
-            *(_own_effect(grid, model, name, column, kind) for kind in THRESHOLD),
+            *map(Cell, (place.model, grid.label(place.name), grid.baseline(place.name))),
+            Cell(_title(grid, place.column)),
+            *map(place.effect, THRESHOLD),
             *([cell] if beside else []),
         )
-        for (model, name, column), cell in zip(lines, paper, strict=True)
+        for place, cell in zip(places, paper, strict=True)
     ]
     head = ["Model", "Row", "Minus", "On", "Best threshold", "Fixed threshold"]
     head += ["Paper: range" if twin else "Paper"] if beside else []
@@ -193,17 +277,17 @@ def _effects(grid: ResultGrid) -> Table:
 
 def _dials(grid: ResultGrid, kind: str) -> Table:
     """Model by dial and level: each row's value, then the effects."""
-    (dataset,) = grid.datasets
     compared = [name for name in grid.names if grid.baseline(name) != name]
     differences = [f"{grid.label(name)} minus {grid.baseline(name)}" for name in compared]
     head = ("Model", "Dial", "Pairs", *map(grid.label, grid.names), *differences)
     rows = []
     for model in grid.models:
         for column in grid.columns():
-            there = [grid.row(model, dataset, name) for name in grid.names]
+            places = {name: Place(grid, model, name, column) for name in grid.names}
+            there = [place.row for place in places.values()]
             pairs = next((row["groups"][column.key]["pairs"] for row in there if row), 0)
-            values = [_value_cell(grid, model, name, column, kind) for name in grid.names]
-            effects = [_own_effect(grid, model, name, column, kind) for name in compared]
+            values = [place.value(kind) for place in places.values()]
+            effects = [places[name].effect(kind) for name in compared]
             rows.append((Cell(model), Cell(column.key), Cell(str(pairs)), *values, *effects))
     title = f"{MEASURES['groups']}, {THRESHOLD[kind]}; {BOLD}"
     return Table(title, head, tuple(rows), _marks(grid, kind))
@@ -213,83 +297,6 @@ def _title(grid: ResultGrid, column: Column) -> str:
     key = TITLES.get(column.key, column.key)
     several = len(grid.datasets) > 1 or not key
     return " ".join(part for part in (column.dataset if several else "", key) if part)
-
-
-def _entry(row: Result, column: Column, columns: str, kind: str) -> Mapping[str, Any]:
-    """{"value", "low", "high", "effect"} of a row in a column; without an interval, low is None."""
-    if columns in ("frequency", "groups"):
-        entry = (row[columns] or {}).get(column.key) or {}
-        entry = entry.get("fixed", {}) if kind == "fixed" else entry
-        value = entry.get("miou", entry.get("iou"))
-        return {key: entry.get(key) for key in ("low", "high", "effect")} | {"value": value}
-    figures = row[kind]
-    if column.key not in ("", "miou"):
-        return {"value": figures[column.key], "low": None, "high": None, "effect": None}
-    ends = {"low": figures["miou_low"], "high": figures["miou_high"]}
-    return {"value": figures["miou"], **ends, "effect": row["effect"][kind]}
-
-
-def _value_cell(grid: ResultGrid, model: str, name: str, column: Column, kind: str) -> Cell:
-    result, row = grid.results.get((model, column.dataset)), grid.row(model, column.dataset, name)
-    if result is None or row is None:
-        return Cell(NOTHING if result is None or not result["done"] else NOT_RUN)
-    entry = _entry(row, column, grid.any["columns"], kind)
-    text = format_points(entry["value"], entry["low"], entry["high"])
-    if kind == "fixed" and column.key in ("", "miou"):
-        text += f" at {row['fixed']['threshold']:.2f}"
-    return Cell(text + (MARK if _partial(result) else ""))
-
-
-def _own_effect(grid: ResultGrid, model: str, name: str, column: Column, kind: str) -> Cell:
-    row = grid.row(model, column.dataset, name)
-    base = grid.row(model, column.dataset, grid.baseline(name))
-    if row is None or base is None:
-        return Cell(NOTHING)
-    if column.key in METRICS and column.key != "miou":
-        return effect_cell([row[kind][column.key] - base[kind][column.key]], 0)
-    columns = grid.any["columns"]
-    images = grid.results[model, column.dataset]["done"]
-    count = row["groups"][column.key]["pairs"] if columns == "groups" else images
-    return effect_cell(_entry(row, column, columns, kind)["effect"], count)
-
-
-def _paper(grid: ResultGrid, model: str, name: str, column: Column) -> float | None:
-    """The paper's number of the same model, row and column."""
-    if grid.spec is None or grid.spec.extends:
-        return None
-    keys = column.paper_keys(grid.any["columns"])
-    return grid.spec.paper_number(model, name, *keys)
-
-
-def _paper_cell(grid: ResultGrid, model: str, name: str, column: Column) -> Cell:
-    number, row = _paper(grid, model, name, column), grid.row(model, column.dataset, name)
-    if number is None:
-        return Cell(NOTHING)
-    value = _entry(row, column, grid.any["columns"], "oracle")["value"] if row else None
-    return Cell(f"{number:.2f}" + ("" if value is None else f" ({signed(value - number)})"))
-
-
-def _paper_effect(grid: ResultGrid, model: str, name: str, column: Column) -> str:
-    """The paper's effect there; on a twin the range of all that it reports."""
-    spec, row = grid.spec, grid.spec_row(name)
-    if spec is None or row is None:
-        return NOTHING
-    if not spec.extends:
-        effect = spec.paper_effect(model, row, *column.paper_keys(spec.columns))
-        return NOTHING if effect is None else signed(effect)
-    effects = list(_all_effects(spec, row, column))
-    return f"{signed(min(effects))} to {signed(max(effects))}" if effects else NOTHING
-
-
-def _all_effects(spec: Spec, row: SpecRow, column: Column) -> Iterator[float]:
-    """A row's effects in the paper over all models and datasets, of the same metric or group."""
-    for model, rows in spec.paper.items():
-        datasets = [""] if spec.columns == "metrics" else rows.get(row.name, {})
-        for dataset in datasets:
-            keys = Column(dataset, column.key).paper_keys(spec.columns)
-            effect = spec.paper_effect(model, row, *keys)
-            if effect is not None:
-                yield effect
 
 
 def _partial(result: Result) -> bool:
