@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -74,7 +75,7 @@ class ClipStage(Stage):
         less = without_one(held_out.scenes, rng)
         self.less = rendered(less, recipe["size"], device).images
         self._bank: tuple[Tensor, ...] | None = None
-        print(f"clip: {parameter_count(self.model) / 1e6:.2f} M parameters", flush=True)
+        print(f"clip: {parameter_count(self.model) / 1e6:.2f} M parameters", file=sys.stderr)
 
     @property
     def bank(self) -> tuple[Tensor, ...]:
@@ -91,7 +92,7 @@ class ClipStage(Stage):
                 texts = (text.to(self.device) for text in (part.plain, part.rich, part.wrong))
                 columns.append(((images * 255).round().byte(), *texts))
                 if last == count or len(columns) % 20 == 0:
-                    print(f"bank: {last}/{count} scenes", flush=True)
+                    print(f"bank: {last}/{count} scenes", file=sys.stderr)
             self._bank = tuple(torch.cat(column) for column in zip(*columns, strict=True))
         return self._bank
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -177,7 +178,7 @@ def build_bank(
         ids[first:last] = encoder(drawn.captions).to(device, torch.int16)
         done, seconds = last, time.monotonic() - begun
         if done == count or (first // batch) % 20 == 0:
-            print(f"bank: {done}/{count} scenes in {seconds:.0f} s", flush=True)
+            print(f"bank: {done}/{count} scenes in {seconds:.0f} s", file=sys.stderr)
     return Bank(latents, ids)
 
 

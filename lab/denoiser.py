@@ -6,6 +6,7 @@ It sees no mask, box or attention map: alignment must come from pictures and cap
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class DenoiserStage(Stage):
         sizes = ", ".join(
             f"{k} {parameter_count(m) / 1e6:.2f} M" for k, m in self.parts.named_children()
         )
-        print(f"{family.name}: {sizes} parameters", flush=True)
+        print(f"{family.name}: {sizes} parameters", file=sys.stderr)
 
     def bank(self, step: int) -> Bank:
         """The scenes of this step; a new bank begins every ``refresh`` steps."""
@@ -121,7 +122,7 @@ class DenoiserStage(Stage):
         """The alignment gates; sometimes also a sheet of samples."""
         pipe = self._pipeline(model)
         result = measure_gates(wrap(pipe), self.gate_scenes)
-        print(format_gates(result), flush=True)
+        print(format_gates(result), file=sys.stderr)
         if step % self.recipe["sheet_every"] == 0:
             self._sheet(pipe, out / f"samples-{step:06d}.png")
         return result

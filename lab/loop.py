@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -150,7 +151,7 @@ class Loop:
         if (path / "model_index.json").is_file():
             for module in (self.model, self.ema):
                 self.stage.adopt(module, path)
-            print(f"begun from {path}", flush=True)
+            print(f"begun from {path}", file=sys.stderr)
             return
         path = path / "checkpoint.pt" if path.is_dir() else path
         if not path.is_file():
@@ -173,7 +174,7 @@ class Loop:
             self.first = state["first"]
         else:
             self.first = self.step
-        print(f"resumed {path} at step {self.step}", flush=True)
+        print(f"resumed {path} at step {self.step}", file=sys.stderr)
 
     def _update(self, rate: float) -> dict[str, Tensor]:
         for group in self.optimizer.param_groups:
@@ -216,7 +217,7 @@ class Loop:
         shown = " ".join(
             f"{name} {value:.4g}" for name, value in values.items() if isinstance(value, float)
         )
-        print(f"step {self.step} {minutes:.2f} min {shown}", flush=True)
+        print(f"step {self.step} {minutes:.2f} min {shown}", file=sys.stderr)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast("cuda", torch.bfloat16) if self.cuda else nullcontext()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ class VaeStage(Stage):
             "train", recipe["batch"], recipe["size"], device, workers=recipe["workers"]
         )
         self.held_out = scenes("val", 0, recipe["held_out"], recipe["size"], device)
-        print(f"vae: {parameter_count(self.model) / 1e6:.2f} M parameters", flush=True)
+        print(f"vae: {parameter_count(self.model) / 1e6:.2f} M parameters", file=sys.stderr)
 
     def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Weighted parts and their sum on this step's scenes."""
@@ -113,7 +114,7 @@ class VaeStage(Stage):
             scaling_factor=round(model.config.scaling_factor / float(raw.std()), 5)
         )
         half.save_pretrained(out / "vae")
-        print(f"vae written, scaling factor {half.config.scaling_factor}", flush=True)
+        print(f"vae written, scaling factor {half.config.scaling_factor}", file=sys.stderr)
 
     def close(self) -> None:
         """Stop sampling ahead."""
@@ -133,7 +134,7 @@ class ClassifierStage(Stage):
         self.single = scenes("val", 0, count, size, device, objects=1)
         self.several = rendered(draw_scenes("val", count), size, device)
         self.weights = (torch.ones(len(class_names())).to(device), colour_weights(recipe, device))
-        print(f"classifier: {parameter_count(self.model) / 1e6:.2f} M parameters", flush=True)
+        print(f"classifier: {parameter_count(self.model) / 1e6:.2f} M parameters", file=sys.stderr)
 
     def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Losses of classes and colours on this step's scenes, and how many cells are right."""

@@ -15,7 +15,7 @@ from PIL import Image
 import pixalign as pa
 from bench_folder import SPEC, folder_of
 from bench_runs import build, image_row, scenes
-from pixalign.bench import examples, measuring, runner, store
+from pixalign.bench import runner, store
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.examples import draw_examples
 from pixalign.bench.spec import load_spec
@@ -82,7 +82,7 @@ def test_wording_may_change(model, small, tmp_path, monkeypatch):
     text = (tmp_path / "small.yaml").read_text().replace("Everything at once", "Two rows")
     text = text.replace("label: tab:none", "label: tab:two\nnotes: [Both are quick.]")
     (tmp_path / "small.yaml").write_text(text.replace("baseline: plain", "baseline: default"))
-    monkeypatch.setattr(runner, "measure", None)  # nothing is done again
+    monkeypatch.setattr(runner.Bench, "measure", None)  # nothing is done again
     monkeypatch.setattr(runner, "versions", lambda: {"torch": "99"})
     spec = load_spec(tmp_path / "small.yaml")
     counts = dict.fromkeys(dataset.classes, 5)
@@ -258,13 +258,13 @@ def test_pictures_have_the_summarys_ious(drawn, monkeypatch):
 
 def test_pictures_are_drawn_once(drawn, monkeypatch):
     run, result, draw = drawn
-    records, calls, real = draw(), [], measuring.heatmaps_of
+    records, calls, real = draw(), [], runner.Bench.heatmaps
 
-    def counted(bench, subjects, clock):
+    def counted(bench, subjects):
         calls.extend(subject.sample.key for subject in subjects)
-        return real(bench, subjects, clock)
+        return real(bench, subjects)
 
-    monkeypatch.setattr(examples, "heatmaps_of", counted)
+    monkeypatch.setattr(runner.Bench, "heatmaps", counted)
     assert draw() == records
     assert calls == []
     first = records[0]["key"]

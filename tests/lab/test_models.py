@@ -28,6 +28,11 @@ MODELS = Path(__file__).parents[2] / "lab" / "models"
 CLASSIFIER = MODELS / "classifier"
 
 
+def sizes(few, many):
+    """So many scenes, and in `make test-all` also more."""
+    return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
+
+
 @pytest.fixture(scope="module")
 def pipe():
     """Loaded as anybody would."""
@@ -45,19 +50,21 @@ def test_plain_text_to_image_call(pipe):
     assert (red - blue).max() > 0.3  # something red is there
 
 
-def test_reconstruction(pipe):
-    images = scenes("val", 1000, 8, 128, "cpu").images
+@sizes(8, 24)
+def test_reconstruction(pipe, count):
+    images = scenes("val", 1000, count, 128, "cpu").images
     again = decode(pipe.vae, encode(pipe.vae, images))
     psnr = -10 * (again - images).square().mean((1, 2, 3)).log10()
     assert psnr.mean() > 30
 
 
-def test_classifier():
+@sizes(66, 192)
+def test_classifier(count):
     classifier = load_classifier(CLASSIFIER, "cpu")
-    single = scenes("val", 4096, 64, 128, "cpu", objects=1)
+    single = scenes("val", 4096, count, 128, "cpu", objects=1)
     found = found_class(look(classifier, single.images)[0])
     assert (found == single.labels[:, 0]).float().mean() > 0.95
-    several = rendered(draw_scenes("val", 66), 128, "cpu")
+    several = rendered(draw_scenes("val", count), 128, "cpu")
     figures = scene_figures(*look(classifier, several.images), several)
     assert figures["recall"] > 0.9
     assert figures["precision"] > 0.9
@@ -69,24 +76,26 @@ def model():
     return pa.load(device="cpu")
 
 
+@sizes(6, 24)
 @pytest.mark.parametrize(
     ("name", "objective", "other", "pointing"),
     [("sd1", "epsilon", 0.9, 0.9), ("sd2", "velocity", 0.8, 0.7), ("sdxl", "epsilon", 0.8, 0.7),
      ("sd3", "flow", 0.75, 0.7)],
 )  # fmt: skip
-def test_attention_tells_objects_apart(model, name, objective, other, pointing, monkeypatch):
-    monkeypatch.setattr(attention, "POSITIONS", (0.1,))
+def test_attention_tells_objects_apart(model, name, objective, other, pointing, count, monkeypatch):
+    if count < 24:
+        monkeypatch.setattr(attention, "POSITIONS", (0.1,))
     backbone = (model if name == "sd1" else pa.load(f"lab:{name}", device="cpu")).backbone
     assert backbone.objective == objective
-    drawn = GateScenes.draw(backbone, size=128, device="cpu", scenes=6, single=6)
+    drawn = GateScenes.draw(backbone, size=128, device="cpu", scenes=count, single=count)
     result = measure_gates(backbone, drawn)
     assert result["auc_other_all"] > other
     assert result["pointing_first"] > pointing
 
 
-def aligned(model, objects, config):
+def aligned(model, count, objects, config):
     """Of each pair of a scene and a class: the heatmap, and where the object is, bool [H, W]."""
-    drawn = scenes("test", 0, 6, 128, "cpu", objects=objects)
+    drawn = scenes("test", 0, count, 128, "cpu", objects=objects)
     present = [sorted({int(label) for label in row if label >= 0}) for row in drawn.labels]
     pictures = [(image.permute(1, 2, 0).numpy() * 255).round() for image in drawn.images]
     names = [[class_names()[label] for label in labels] for labels in present]
@@ -96,15 +105,20 @@ def aligned(model, objects, config):
             yield result, place, mask == label + 1
 
 
-def test_heatmaps_point_at_the_objects(model):
-    pairs = aligned(model, None, pa.AlignConfig(elbo_steps=1, collect_steps=2))
+@sizes(6, 8)
+def test_heatmaps_point_at_the_objects(model, count):
+    steps = 1 if count < 8 else 4
+    config = pa.AlignConfig(elbo_steps=steps, collect_steps=max(steps, 2))
+    pairs = aligned(model, count, None, config)
     hits = [truth.flat[result.heatmaps[place].argmax()] for result, place, truth in pairs]
     assert np.mean(hits) > 0.8
 
 
-def test_single_objects_are_found(model):
+@sizes(6, 8)
+def test_single_objects_are_found(model, count):
     inside, ious = [], []
-    for result, _, truth in aligned(model, 1, pa.AlignConfig.uncalibrated(collect_steps=1)):
+    config = pa.AlignConfig.uncalibrated(collect_steps=1)
+    for result, _, truth in aligned(model, count, 1, config):
         inside.append(truth.flat[result.heatmaps[0].argmax()])
         mask = result.mask() == 1
         ious.append((mask & truth).sum() / (mask | truth).sum())

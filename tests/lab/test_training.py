@@ -255,9 +255,9 @@ def test_ablations_write_gates_by_steps(finished, tmp_path, request, capsys):
     for name in ("plain", "layers"):
         result = json.loads((tmp_path / "out" / f"{name}.json").read_text())
         assert [row["step"] for row in result["gates"]] == [1, 2]
-    printed = capsys.readouterr().out
-    assert printed.count("bank: 16/16") == 1  # shared
-    assert printed.splitlines()[-1].startswith("plain")
+    printed = capsys.readouterr()
+    assert printed.err.count("bank: 16/16") == 1  # shared
+    assert printed.out.splitlines()[-1].startswith("plain")
 
 
 # ---- gates ----
