@@ -13,6 +13,7 @@ from pixalign.scenes.atlas import class_names
 from pixalign.scenes.sample import COLOURS, SceneBatch, attribute_captions
 
 KINDS = ("colour", "extra", "other")
+Slots = tuple[np.ndarray, np.ndarray, np.ndarray]  # of one scene: labels, tints and sizes
 _SIZE = 0.35  # of an object that is only named: neither small nor large
 
 
@@ -37,7 +38,7 @@ def wrong_captions(batch: SceneBatch, kind: str, rng: np.random.Generator) -> li
     change = {"colour": _exchange, "extra": _add, "other": _rename}[kind]
     labels, tints, sizes = batch.labels.copy(), batch.tints.copy(), batch.sizes.copy()
     for scene in range(len(batch)):
-        change(labels[scene], tints[scene], sizes[scene], rng)
+        change((labels[scene], tints[scene], sizes[scene]), rng)
     return attribute_captions(replace(batch, labels=labels, tints=tints, sizes=sizes))
 
 
@@ -49,10 +50,9 @@ def without_one(batch: SceneBatch, rng: np.random.Generator) -> SceneBatch:
     return replace(batch, labels=labels)
 
 
-def _exchange(
-    labels: np.ndarray, tints: np.ndarray, sizes: np.ndarray, rng: np.random.Generator
-) -> None:
+def _exchange(scene: Slots, rng: np.random.Generator) -> None:
     """Two classes of different colours, chosen at random, have each other's."""
+    labels, tints, _ = scene
     slots = rng.permutation(np.flatnonzero(labels >= 0)).tolist()
     pairs = [(a, b) for a in slots for b in slots if a < b and tints[a] != tints[b]]
     if pairs:
@@ -61,17 +61,15 @@ def _exchange(
         tints[labels == labels[first]], tints[labels == labels[second]] = colours[::-1]
 
 
-def _add(
-    labels: np.ndarray, tints: np.ndarray, sizes: np.ndarray, rng: np.random.Generator
-) -> None:
+def _add(scene: Slots, rng: np.random.Generator) -> None:
+    labels, tints, sizes = scene
     empty = np.flatnonzero(labels < 0)
     if len(empty):
         labels[empty[0]], tints[empty[0]], sizes[empty[0]] = _absent(labels, rng), 0, _SIZE
 
 
-def _rename(
-    labels: np.ndarray, tints: np.ndarray, sizes: np.ndarray, rng: np.random.Generator
-) -> None:
+def _rename(scene: Slots, rng: np.random.Generator) -> None:
+    labels, _, _ = scene
     chosen = rng.choice(labels[labels >= 0])
     labels[labels == chosen] = _absent(labels, rng)
 

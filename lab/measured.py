@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pixalign.alignment.collect import attention_maps
 from pixalign.alignment.elbo import class_losses
-from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
+from pixalign.alignment.plan import plan_prompts
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.measuring import Subject
 from pixalign.config import AlignConfig
@@ -35,14 +35,6 @@ def scene_groups(
             progress.advance(len(group))
 
 
-def noised_timesteps(
-    model: AlignmentModel, subject: Subject, latents: Tensor, config: AlignConfig
-) -> tuple[NoisedTimesteps, NoisedTimesteps | None]:
-    """Timesteps and noise of collecting and of the ELBO, as the benchmark draws them."""
-    generator = torch.Generator().manual_seed(subject.seed)
-    return plan_timesteps(model.backbone.schedule, latents[:1], config, generator)
-
-
 def scene_attention(
     model: AlignmentModel,
     group: Sequence[Subject],
@@ -53,7 +45,7 @@ def scene_attention(
     """Each scene's attention under its own classes, or others."""
     asked = classes or [subject.phrases for subject in group]
     plans = [plan_prompts(model.backbone, names, None, config) for names in asked]
-    timesteps = [noised_timesteps(model, subject, latents, config)[0] for subject in group]
+    timesteps = [subject.timesteps(model.backbone, latents, config)[0] for subject in group]
     quiet, batch_size = Progress(0, "", show=False), model.batch_size
     return attention_maps(model.backbone, latents, plans, timesteps, config, batch_size, quiet)
 
@@ -63,7 +55,7 @@ def scene_losses(
 ) -> list[Tensor]:
     """Each scene's losses float32 [N, T] under its own classes."""
     plans = [plan_prompts(model.backbone, subject.phrases, None, config) for subject in group]
-    planned = [noised_timesteps(model, subject, latents, config)[1] for subject in group]
+    planned = [subject.timesteps(model.backbone, latents, config)[1] for subject in group]
     timesteps = [noised for noised in planned if noised is not None]
     quiet = Progress(0, "", show=False)
     return class_losses(model.backbone, latents, plans, timesteps, model.batch_size, quiet)

@@ -22,14 +22,14 @@ def read_results(folder: Path) -> dict[str, Any]:
     "young" holds figures of early checkpoints that nobody can measure again.
     """
     study = read_study(folder / "study", folder.parent / "benchmark")
-    choices = {name: _optional(folder / "families" / f"{name}-choice.json") for name in LAB_MODELS}
+    choices = {name: folder / "families" / f"{name}-choice.json" for name in LAB_MODELS}
     return {
         "study": study,
         "own": strength_label(study[EXPONENTS]["embedded"]),
         "young": _json(folder / "study" / "young.json"),
         "quality": _json(folder / "study" / "quality.json"),
         "gates": _json(folder / "gates.json"),
-        "choices": {name: choice for name, choice in choices.items() if choice},
+        "choices": {name: _json(path) for name, path in choices.items() if path.is_file()},
         "trained": last_lines(folder / "families"),
         "classifier": last_lines(folder)["classifier"],
     }
@@ -37,10 +37,6 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _optional(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def last_lines(folder: Path) -> dict[str, Any]:
@@ -71,8 +67,9 @@ def read_generation(folder: Path) -> dict[str, Any]:
     """By model the figures of `pixalign bench generation`, and how many missing objects return."""
     found = {}
     for name in LAB_MODELS:
-        result = _optional(folder / f"{name}.json")
-        if result is not None:
+        path = folder / f"{name}.json"
+        if path.is_file():
+            result = _json(path)
             about = {key: value for key, value in result.items() if key != "sets"}
             sets = {"sets": composed.summarise(result), "returned": composed.returned(result)}
             found[name] = {**about, **sets}
@@ -81,10 +78,9 @@ def read_generation(folder: Path) -> dict[str, Any]:
 
 def read_editing(folder: Path) -> dict[str, Any]:
     """The figures of `pixalign bench editing`, and of the inversion's memory."""
-    result = json.loads((folder / "sd1.json").read_text(encoding="utf-8"))
+    result = _json(folder / "sd1.json")
     about = {key: value for key, value in result.items() if key not in ("rows", "inversions")}
-    memory = json.loads((folder / "memory.json").read_text(encoding="utf-8"))
-    return {**about, **retouched.summarise(result), "memory": memory}
+    return {**about, **retouched.summarise(result), "memory": _json(folder / "memory.json")}
 
 
 TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {

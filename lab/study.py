@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pixalign.bench.plots import dials, effects, groups, strengths
 from pixalign.bench.store import RESULT
 from pixalign.bench.summary import read_result
 from pixalign.core.files import write_bytes
-from pixalign.model import Model, load
+from pixalign.model import load
 
 EXPONENTS, STRESS = "study-exponents", "study-stress"
 SWEEPS = ("lab-more-elbo-steps", "lab-strategies", "lab-collecting")
@@ -62,20 +62,12 @@ def run_study(
     if not chosen:
         names = ", ".join(run.name for run in RUNS)
         raise ValueError(f"only is {list(only)}; allowed: patterns of {names}")
-
-    @cache
-    def loaded(model: str | None, where: str) -> Model:
-        return load(model, device=where, dtype="float32")
-
+    loaded = cache(lambda model, where: load(model, device=where, dtype="float32"))
     for run in chosen:
+        load_model = partial(loaded, run.model)
         scenes = min(run.scenes, limit or run.scenes)
-
-        def load_model(where: str, model: str | None = run.model) -> Model:
-            return loaded(model, where)
-
-        yield from run_specs(
-            [run.spec], load_model, limit=scenes, out=out, device=device, show=show
-        )
+        options: dict[str, Any] = {"limit": scenes, "out": out, "device": device, "show": show}
+        yield from run_specs([run.spec], load_model, **options)
 
 
 def read_study(*folders: Path) -> dict[str, dict[str, Any]]:

@@ -65,18 +65,11 @@ class CaptionEncoder:
 
     def __call__(self, captions: Iterable[str]) -> Tensor:
         """int64 [B, L] with start, end and padding; a longer caption is cut before the end."""
-        start, end, pad = (
-            self.tokenizer.bos_token_id,
-            self.tokenizer.eos_token_id,
-            self.tokenizer.pad_token_id,
-        )
-        rows = []
+        special, rows = self.tokenizer, []
         for caption in captions:
-            ids = [start]
-            for word in caption.split():
-                ids += self._word(word)
-            ids = [*ids[: self.length - 1], end]
-            rows.append(ids + [pad] * (self.length - len(ids)))
+            ids = [i for word in caption.split() for i in self._word(word)]
+            ids = [special.bos_token_id, *ids[: self.length - 2], special.eos_token_id]
+            rows.append(ids + [special.pad_token_id] * (self.length - len(ids)))
         return torch.tensor(rows)
 
     def _word(self, word: str) -> list[int]:

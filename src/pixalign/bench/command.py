@@ -19,14 +19,7 @@ from pixalign.bench.summary import write_result
 from pixalign.core.checks import check_choice
 from pixalign.core.protocols import AlignmentModel
 
-
-@dataclasses.dataclass(frozen=True)
-class SpecRun:
-    """A spec on one of its datasets."""
-
-    spec: Spec
-    dataset: Dataset
-    counts: Mapping[str, float] | None
+SpecRun = tuple[Spec, Dataset, Mapping[str, float] | None]  # on one dataset, with its counts
 
 
 def run_specs(
@@ -54,21 +47,13 @@ def run_specs(
         device = f"cuda:{processes.state.local_process_index}"
     hide_loading_bars()
     model = load_model(device)
-    for part in planned:
-        finished = run(
-            part.spec,
-            part.dataset,
-            model,
-            out,
-            limit=limit,
-            seed=seed,
-            counts=part.counts,
-            processes=processes,
-            show=show and processes.first,
-        )
+    for spec, dataset, known in planned:
+        options: dict[str, Any] = {"limit": limit, "seed": seed, "counts": known}
+        seen = show and processes.first
+        finished = run(spec, dataset, model, out, processes=processes, show=seen, **options)
         if processes.first:
             result = write_result(finished)
-            draw_examples(finished, result, part.spec, part.dataset, model)
+            draw_examples(finished, result, spec, dataset, model)
             yield finished.folder, result
         processes.wait()
 
@@ -104,21 +89,15 @@ def _spec_runs(
             known = table if table is not None else dataset.counts()
             if spec.columns == "frequency":
                 check_counts(dataset.classes, known)
-            yield SpecRun(spec, dataset, known)
+            yield spec, dataset, known
 
 
 def listing() -> list[dict[str, Any]]:
     """The specs that come with the package."""
-    specs = [load_spec(name) for name in spec_names()]
     return [
-        {
-            "name": spec.name,
-            "label": spec.label,
-            "title": spec.title,
-            "datasets": list(spec.datasets),
-            "rows": len(spec.rows),
-        }
-        for spec in specs
+        spec.model_dump(include={"name", "label", "title"})
+        | {"datasets": list(spec.datasets), "rows": len(spec.rows)}
+        for spec in map(load_spec, spec_names())
     ]
 
 

@@ -16,7 +16,7 @@ from pixalign.bench.datasets import Dataset
 from pixalign.bench.measuring import Bench, Subject
 from pixalign.bench.spec import Spec
 from pixalign.bench.store import Run
-from pixalign.core.files import write_bytes
+from pixalign.core.files import write_text
 from pixalign.core.protocols import AlignmentModel
 from pixalign.pictures.drawing import heat, tinted
 from pixalign.pictures.grid import Cell, picture_grid
@@ -56,7 +56,7 @@ def draw_examples(
         write_png(folder / record["file"], sheet(subject, ordered, thresholds))
         records.append({**record, "classes": [phrase.name for phrase in subject.phrases]})
     text = json.dumps(records, indent=1, ensure_ascii=False)
-    write_bytes(folder / LIST, (text + "\n").encode())
+    write_text(folder / LIST, text + "\n")
 
 
 def _listed(folder: Path) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from pixalign.alignment.heatmaps import activation, heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
 from pixalign.attention.layers import combine_layers
+from pixalign.backbones import Backbone
 from pixalign.bench.datasets import Sample
 from pixalign.bench.measurements import Measurement, measurements, of_one_length, union
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, Tally, nearest_threshold, tally
@@ -98,6 +99,11 @@ class Subject:
         """Each class's share of the picture."""
         pixels = np.bincount(self.sample.truth.ravel(), minlength=IGNORE + 1)
         return tuple(float(pixels[label + 1] / pixels.sum()) for label in self.labels)
+
+    def timesteps(self, backbone: Backbone, latents: Tensor, config: AlignConfig) -> Timesteps:
+        """Timesteps and noise of collecting and of the ELBO, of which the seed decides."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return plan_timesteps(backbone.schedule, latents[:1], config, generator)
 
     def elbo(self, measurement: Measurement, objective: str) -> Tensor | None:
         """float64 [N]: the ELBO that a row reads; None where it reads none."""
@@ -202,7 +208,9 @@ class Bench:
             plans = [plan_prompts(self.backbone, x.phrases, None, config) for x in group]
             joint = []
             for subject in group:
-                planned = {n: self._timesteps(c, subject, latents)[1] for n, c in configs.items()}
+                planned = {
+                    n: subject.timesteps(self.backbone, latents, c)[1] for n, c in configs.items()
+                }
                 scoring = {name: noised for name, noised in planned.items() if noised}
                 joint.append(union(scoring))
                 subject.steps.update({name: noised.steps for name, noised in scoring.items()})
@@ -217,11 +225,6 @@ class Bench:
                 with subject.naming():
                     check_finite(losses, "losses", self.backbone.dtype)
                 subject.losses.update({name: losses[:, own] for name, own in indices.items()})
-
-    def _timesteps(self, config: AlignConfig, subject: Subject, latents: Tensor) -> Timesteps:
-        """The timesteps and the noise of an image, of which the seed decides."""
-        generator = torch.Generator().manual_seed(subject.seed)
-        return plan_timesteps(self.backbone.schedule, latents[:1], config, generator)
 
     def _by_attention(
         self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
@@ -246,7 +249,7 @@ class Bench:
         backbone, config = self.backbone, readers[0].config
         with self._charging({row.name: 1.0 for row in readers}):
             plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
-            steps = [self._timesteps(config, subject, latents)[0] for subject in group]
+            steps = [subject.timesteps(backbone, latents, config)[0] for subject in group]
             batch_size = self.model.batch_size
             return attention_maps(backbone, latents, plans, steps, config, batch_size, _quiet())
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from pixalign.bench.plots import Plot, plots
-from pixalign.bench.result_grid import Result, ResultGrid, result_grids
+from pixalign.bench.examples import FOLDER as PICTURES
+from pixalign.bench.examples import LIST
+from pixalign.bench.plots import plots
+from pixalign.bench.result_grid import Result, result_grids
 from pixalign.bench.store import Run, find_runs
 from pixalign.bench.summary import write_result
 from pixalign.bench.tables import (
-    Table,
     format_points,
     markdown_page,
     result_tables,
@@ -24,44 +24,11 @@ from pixalign.bench.tables import (
     warnings,
 )
 from pixalign.config import PRESETS, AlignConfig
-from pixalign.core.files import make_folder, write_bytes
+from pixalign.core.files import make_folder, write_text
 from pixalign.pictures.pages import data_uri, environment
 from pixalign.pictures.saving import encoded
 
 PAGE, TABLES = "report.html", "tables.md"
-PICTURES = "pictures"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One of the best or worst images; ``data`` is a JPEG."""
-
-    kind: str
-    key: str
-    miou: float | None
-    classes: tuple[str, ...]
-    data: bytes
-
-
-@dataclass(frozen=True, eq=False)
-class RunPart:
-    """What the page shows of one run."""
-
-    result: Result
-    warnings: tuple[str, ...]
-    plots: tuple[Plot, ...]
-    pictures: tuple[Picture, ...]
-    configs: Mapping[str, str]
-    classes: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class SpecPart:
-    """What the page shows of one spec."""
-
-    grid: ResultGrid
-    tables: tuple[Table, ...]
-    runs: tuple[RunPart, ...]
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
@@ -77,61 +44,61 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     runs = find_runs(folder)
     where = folder if out is None else make_folder(out)
     results = [write_result(run) for run in runs]
-    folders = {_identity(result): run for result, run in zip(results, runs, strict=True)}
-    parts = [_spec_part(grid, folders) for grid in result_grids(results)]
+    shown = {_identity(x): _run_part(x, run) for x, run in zip(results, runs, strict=True)}
+    parts = [
+        {
+            "grid": grid,
+            "tables": result_tables(grid),
+            "runs": [
+                shown[_identity(grid.results[model, dataset])]
+                for model in grid.models
+                for dataset in grid.datasets
+                if (model, dataset) in grid.results
+            ],
+        }
+        for grid in result_grids(results)
+    ]
     text = f"# Benchmark\n\n{markdown_page(results)}"
-    write_bytes(where / TABLES, text.encode())
-    return write_bytes(where / PAGE, _page(parts).encode())
+    write_text(where / TABLES, text)
+    source = resources.files("pixalign.bench").joinpath("report.html.j2").read_text("utf-8")
+    templates = environment(html=True, uri=data_uri, duration=duration)
+    return write_text(where / PAGE, templates.from_string(source).render(parts=parts))
 
 
 def _identity(result: Result) -> tuple[str, str, str]:
     return result["spec"], result["model"]["name"], result["dataset"]
 
 
-def _spec_part(grid: ResultGrid, folders: Mapping[tuple[str, str, str], Run]) -> SpecPart:
-    order = [(model, dataset) for model in grid.models for dataset in grid.datasets]
-    results = [grid.results[pair] for pair in order if pair in grid.results]
-    return SpecPart(
-        grid=grid,
-        tables=tuple(result_tables(grid)),
-        runs=tuple(_run_part(result, folders[_identity(result)].folder) for result in results),
-    )
-
-
-def _run_part(result: Result, folder: Path) -> RunPart:
-    return RunPart(
-        result=result,
-        warnings=tuple(warnings(result)),
-        plots=tuple(plots(result)),
-        pictures=tuple(read_pictures(folder / PICTURES)),
-        configs={
+def _run_part(result: Result, run: Run) -> dict[str, Any]:
+    """What the page shows of one run."""
+    return {
+        "result": result,
+        "warnings": warnings(result),
+        "plots": plots(result),
+        "pictures": _pictures(run.folder / PICTURES),
+        "configs": {
             name: describe_config(row["config"], result["model"])
             for name, row in result["rows"].items()
         },
-        classes=tuple(_classes(result)),
-    )
+        "classes": _classes(result),
+    }
 
 
-def read_pictures(folder: Path) -> list[Picture]:
-    """The pictures that pictures.json lists, best first; none without that file."""
-    path = folder / "pictures.json"
+def _pictures(folder: Path) -> list[dict[str, Any]]:
+    """The pictures that pictures.json lists, best first, as JPEG; none without that file."""
+    path = folder / LIST
     if not path.is_file():
         return []
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
         found = [
-            Picture(
-                kind=record["kind"],
-                key=record["key"],
-                miou=record["miou"],
-                classes=tuple(record["classes"]),
-                data=_jpeg(folder / record["file"]),
-            )
+            {key: record[key] for key in ("kind", "key", "miou", "classes")}
+            | {"data": _jpeg(folder / record["file"])}
             for record in records
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}") from error
-    return sorted(found, key=lambda picture: picture.kind)
+    return sorted(found, key=lambda picture: str(picture["kind"]))
 
 
 def _jpeg(path: Path) -> bytes:
@@ -175,12 +142,6 @@ def _classes(result: Result) -> list[tuple[str, ...]]:
         )
         for name in order
     ]
-
-
-def _page(parts: list[SpecPart]) -> str:
-    source = resources.files("pixalign.bench").joinpath("report.html.j2").read_text("utf-8")
-    templates = environment(html=True, uri=data_uri, duration=duration)
-    return templates.from_string(source).render(parts=parts)
 
 
 def duration(seconds: float) -> str:

@@ -93,24 +93,23 @@ class ResultGrid:
 
 def result_grids(results: Sequence[Result]) -> list[ResultGrid]:
     """The results by spec, in the order of its name."""
-    grids = []
-    for name in sorted({result["spec"] for result in results}):
-        same = [result for result in results if result["spec"] == name]
-        spec = load_spec(name) if name in spec_names() else None
-        listed = [row.name for row in spec.rows] if spec else []
-        rows = [row for result in same for row in (*result["rows"], *result["missing"])]
-        order = {model: number for number, model in enumerate(MODELS)}
-        names = {result["model"]["name"] for result in same}
-        models = sorted(names, key=lambda model: (order.get(model, len(order)), model))
-        datasets = [*(spec.datasets if spec else ()), *sorted({r["dataset"] for r in same})]
-        there = {result["dataset"] for result in same}
-        grids.append(
-            ResultGrid(
-                results={(result["model"]["name"], result["dataset"]): result for result in same},
-                spec=spec,
-                names=tuple(dict.fromkeys((*(n for n in listed if n in rows), *rows))),
-                models=tuple(models),
-                datasets=tuple(dict.fromkeys(name for name in datasets if name in there)),
-            )
-        )
-    return grids
+    names = sorted({result["spec"] for result in results})
+    return [_result_grid(name, [r for r in results if r["spec"] == name]) for name in names]
+
+
+def _result_grid(name: str, results: Sequence[Result]) -> ResultGrid:
+    """Rows and datasets in the order of the spec, models in that of the paper."""
+    spec = load_spec(name) if name in spec_names() else None
+    found = {(result["model"]["name"], result["dataset"]): result for result in results}
+    rows = [row for result in results for row in (*result["rows"], *result["missing"])]
+    listed = [row.name for row in spec.rows if row.name in rows] if spec else []
+    models, there = {model for model, _ in found}, {dataset for _, dataset in found}
+    known = [model for model in MODELS if model in models]
+    datasets = [name for name in spec.datasets if name in there] if spec else []
+    return ResultGrid(
+        results=found,
+        spec=spec,
+        names=tuple(dict.fromkeys((*listed, *rows))),
+        models=(*known, *sorted(models.difference(known))),
+        datasets=tuple(dict.fromkeys((*datasets, *sorted(there)))),
+    )

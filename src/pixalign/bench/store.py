@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from pixalign.bench.metrics import THRESHOLDS, Tally
-from pixalign.core.files import write_bytes, writing_whole
+from pixalign.core.files import write_text, writing_whole
 
 FORMAT = 3
 HEADER, IMAGES, RESULT, LOCK = "run.json", "images.jsonl", "result.json", "run.lock"
@@ -209,7 +209,7 @@ class Run:
         """Of each image the file that has it, and where its line starts."""
         places: dict[int, tuple[Path, int]] = {}
         whole = self.folder / IMAGES
-        for path in [*([whole] if whole.is_file() else []), *self._parts()]:
+        for path in filter(Path.is_file, (whole, *self._parts())):
             start = 0
             for line in _whole_lines(path):
                 begins = _INDEX.match(line)
@@ -236,11 +236,6 @@ def find_runs(folder: Path) -> list[Run]:
     return runs
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    write_bytes(path, text.encode())
-
-
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Hold a run's folder, which is made; it is an error if another process holds it."""
@@ -262,25 +257,19 @@ def writing(folder: Path) -> Iterator[None]:
 def _append(path: Path, text: str) -> None:
     """Add whole lines, after whatever a kill left unfinished is cut off."""
     with path.open("ab+") as file:
-        end = file.seek(0, os.SEEK_END)
-        whole = _end_of_lines(file, end)
+        end = whole = file.seek(0, os.SEEK_END)
+        while whole:  # back to the last end of a line
+            start = max(0, whole - _BLOCK)
+            file.seek(start)
+            newline = file.read(whole - start).rfind(b"\n")
+            whole = start + newline + 1
+            if newline >= 0:
+                break
         if whole < end:
             file.truncate(whole)
         file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
-
-
-def _end_of_lines(file: IO[bytes], end: int) -> int:
-    """Where the last whole line ends."""
-    while end:
-        start = max(0, end - _BLOCK)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

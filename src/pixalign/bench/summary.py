@@ -24,7 +24,8 @@ from pixalign.bench.metrics import (
     nearest_threshold,
 )
 from pixalign.bench.pairs import correlations, highest_loss
-from pixalign.bench.store import HEADER, RESULT, ImageRow, Run, write_text
+from pixalign.bench.store import HEADER, RESULT, ImageRow, Run
+from pixalign.core.files import write_text
 
 PICTURES = 5  # images named best, and as many worst
 _COPIED = (

@@ -153,7 +153,7 @@ def report(
     """Write report.html and tables.md of the runs in a folder."""
     from pixalign.bench.document import render_benchmark
     from pixalign.bench.report import write_report
-    from pixalign.bench.store import write_text
+    from pixalign.core.files import write_text
 
     if template is None:
         print(f"open {write_report(folder, out)}")
