@@ -101,19 +101,6 @@ def test_other_collecting_is_not_charged(model, work, tmp_path):
     assert spent == {"plain": 552, "default": 555, "longer": 100 + 7 + 900}
 
 
-def test_calibrating_costs_more(model, tmp_path):
-    """By the clock on the wall."""
-    spec = spec_of(tmp_path, SPEC[: SPEC.index("  - name: five")].replace("steps: 3", "steps: 60"))
-    _, spent = Bench(spec.rows, model).measure(subjects_of(dataset_of(tmp_path, 4)))
-    assert 0 < spent["plain"] < spent["default"]
-
-
-def test_an_image_without_classes_costs_nothing(model, tmp_path):
-    spec = spec_of(tmp_path, QUICK)
-    _, spent = Bench(spec.rows, model).measure(subjects_of(dataset_of(tmp_path, 1)))
-    assert spent == {"plain": 0, "default": 0, "five": 0}
-
-
 def test_a_gpu_is_waited_for(model, monkeypatch):
     seen = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: seen.append(device.type))

@@ -133,7 +133,9 @@ def test_methods_that_cannot_read_a_model_are_missing(pipeline, tmp_path):
 def test_an_image_without_classes_is_all_background(wide, small, tmp_path):
     model = pa.load(wide("sd1"))
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
-    (image,) = runner.run(small, dataset, model, tmp_path, show=False).images()
+    run = runner.run(small, dataset, model, tmp_path, show=False)
+    (image,) = run.images()
+    assert run.row_seconds == {"plain": 0, "default": 0}
     counted = int((dataset.truth(0) != IGNORE).sum())
     for (own,) in image.tallies.values():
         assert own.label.tolist() == [0]
@@ -267,6 +269,10 @@ def test_other_settings_do_not_mix(wide, small, tmp_path):
     before = (done.folder / IMAGES).read_bytes()
     with pytest.raises(ValueError, match=r"another run: seed was 0, is 1; choose another --out"):
         runner.run(small, dataset, model, tmp_path, seed=1, show=False)
+    assert done.header["masks"] == "masks"
+    other = dataclasses.replace(dataset, masks_from="SegmentationClassAug")
+    with pytest.raises(ValueError, match='masks was "masks", is "SegmentationClassAug"'):
+        runner.run(small, other, model, tmp_path, show=False)
     path = tmp_path / "small.yaml"
     path.write_text(path.read_text().replace("elbo_steps: 3", "elbo_steps: 4"))
     with pytest.raises(ValueError, match=r"another run: digest was"):

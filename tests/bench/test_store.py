@@ -67,15 +67,6 @@ def test_another_root_of_as_many_pictures_is_refused(change, model, small, tmp_p
         runner.run(small, dataset, model, tmp_path / "out", show=False)
 
 
-def test_other_masks_are_refused(model, small, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
-    run = runner.run(small, dataset, model, tmp_path, show=False)
-    assert run.header["masks"] == "masks"
-    other = dataclasses.replace(dataset, masks_from="SegmentationClassAug")
-    with pytest.raises(ValueError, match='masks was "masks", is "SegmentationClassAug"'):
-        runner.run(small, other, model, tmp_path, show=False)
-
-
 def test_wording_may_change(model, small, tmp_path, monkeypatch):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
     first = runner.run(small, dataset, model, tmp_path, show=False)

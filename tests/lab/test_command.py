@@ -37,6 +37,8 @@ def test_the_commands_are_listed(shell):
     [
         (("--stage", "gan"), "'gan' is not one of"),
         (("--stage", "vae", "--family", "sd9"), "'sd9' is not one of"),
+        (("--stage", "clip", "--family", "sd2"), "stage is 'clip'; the family 'sd2' has another"),
+        (("--stage", "denoiser", "--family", "clip"), "stage is 'denoiser'; the family 'clip'"),
         (("--stage", "denoiser"), "lab: the denoiser needs a trained VAE"),
         (("--stage", "vae", "--recipe", "missing.json"), "missing.json"),
     ],

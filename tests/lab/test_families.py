@@ -9,6 +9,7 @@ import pytest
 import torch
 from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from PIL import Image
+from safetensors.torch import load_file
 
 import pixalign as pa
 from lab import data
@@ -19,7 +20,6 @@ from lab.families.base import copy_matching
 from lab.families.towers import inherit_words
 from lab.networks import SCHEDULER, load_pipeline, load_vae
 from lab.recipe import complete
-from lab.train import train
 from lab.vocabulary import CaptionEncoder, build_tokenizer
 from lab_runs import RECIPES, checkpoint
 from pixalign.backbones import wrap
@@ -158,13 +158,6 @@ def test_an_unfit_pipeline_is_refused(finished, stage_of):
         other.adopt(other.parts, finished("sd1") / "pipeline")
 
 
-def test_clip_is_its_own_stage(tmp_path):
-    with pytest.raises(ValueError, match="stage is 'vae'; the family 'clip' has another"):
-        train("clip", "vae", tmp_path, {})
-    with pytest.raises(ValueError, match="stage is 'clip'; the family 'sd2' has another"):
-        train("sd2", "clip", tmp_path, {})
-
-
 def test_encoded_scenes_are_kept_for_other_runs(finished, tmp_path, monkeypatch):
     vae, encoder = load_vae(finished("vae"), "cpu"), CaptionEncoder(build_tokenizer())
     options = {"start": 3, "count": 10, "size": 64, "device": "cpu"}
@@ -196,6 +189,10 @@ def test_saved_pipelines_are_plain_ones(finished, name):
     assert image.size == (64, 64)
     wide = pipe("a photo of dog", num_inference_steps=1, height=64, width=96).images[0]
     assert wide.size == (96, 64)
+    assert pipe.text_encoder.dtype == torch.float32
+    for part in ("transformer" if name == "sd3" else "unet", "vae"):
+        (path,) = (folder / part).glob("*.safetensors")
+        assert {tensor.dtype for tensor in load_file(path).values()} == {torch.float16}
 
 
 @pytest.mark.parametrize("name", NEW)
