@@ -19,8 +19,7 @@ from pixalign.attention import AttentionReader, Site, text_layers
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones import Backbone
 from pixalign.core.maps import resize
-from pixalign.core.values import Phrase, TextCondition
-from pixalign.diffusion.schedule import Steps
+from pixalign.core.values import Phrase
 from pixalign.model import load
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import APART, draw_scenes
@@ -64,14 +63,13 @@ class GateScenes:
             prompts.append(prompt.text)
             columns.append(_averaging(backbone, prompt, length))
             objects.append(_masks(mask, present))
-        generator = torch.Generator().manual_seed(0)
         shape = (len(POSITIONS), *latents.shape[1:])
         return cls(
             latents=latents,
             prompts=tuple(prompts),
             columns=torch.stack(columns).to(device),
             objects=torch.stack(objects),
-            noise=torch.randn(shape, generator=generator).to(device),
+            noise=torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device),
             several=len(drawn.images) - single,
         )
 
@@ -108,15 +106,12 @@ def measure_gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
     """
     sites = [site for site in backbone.sites if site.reads_text]
     names = text_layers(sites).names
-    text = backbone.encode_text(scenes.prompts)
     layers: dict[str, dict[str, Any]] = {}
     pointing: dict[str, float] = {}
     for index, position in enumerate(POSITIONS):
-        steps = backbone.schedule.at_positions(torch.full((len(scenes.latents),), position))
-        noised = steps.noised(scenes.latents, scenes.noise[index].expand_as(scenes.latents))
-        maps = _read(backbone, sites, noised, steps, text, scenes.columns)
-        finest = max((m.shape[-2:] for m in maps.values()), key=lambda grid: grid[0] * grid[1])
-        grid = (finest[0], finest[1])
+        maps = _read(backbone, sites, scenes, index)
+        height, width = max((m.shape[-2:] for m in maps.values()), key=lambda hw: hw[0] * hw[1])
+        grid = (height, width)
         named = {name: resize(maps[site], grid) for name, site in zip(names, sites, strict=True)}
         named["all"] = _combined(list(maps.values()), sites)
         for name, values in named.items():
@@ -145,19 +140,17 @@ def evaluate_gates(folder: str | Path, scenes: int, single: int, device: str) ->
 
 
 def _read(
-    backbone: Backbone,
-    sites: list[Site],
-    noised: Tensor,
-    steps: Steps,
-    text: TextCondition,
-    columns: Tensor,
+    backbone: Backbone, sites: list[Site], scenes: GateScenes, index: int
 ) -> dict[Site, Tensor]:
-    """Each site's maps [B, K + 1, h, w] at one point of the schedule."""
+    """Each site's maps [B, K + 1, h, w] at one of POSITIONS."""
+    positions = torch.full((len(scenes.latents),), POSITIONS[index])
+    steps, text = backbone.schedule.at_positions(positions), backbone.encode_text(scenes.prompts)
+    noised = steps.noised(scenes.latents, scenes.noise[index].expand_as(scenes.latents))
     reader = AttentionReader(sites)
     parts: dict[Site, list[Tensor]] = {site: [] for site in sites}
     with reader.attached(backbone.denoiser):
         for rows in torch.split(torch.arange(len(noised)), _BATCH):
-            reader.columns = columns[rows]
+            reader.columns = scenes.columns[rows]
             backbone.predict(noised[rows], steps[rows], text[rows])
             for site in sites:
                 parts[site].append(reader.cross[site])
@@ -213,12 +206,10 @@ def format_gates(result: Mapping[str, Any]) -> str:
     layers = result["layers"]
     positions = list(next(iter(layers.values())))
     head = "".join(f" | t={p:<4} sink other backg" for p in positions)
-    lines = [f"{'gates':<10}{head}"]
-    for name, entries in layers.items():
-        cells = "".join(
-            f" |        {e['sink']:.2f}  {e['other']:.3f} {e['background']:.3f}"
-            for e in entries.values()
-        )
-        lines.append(f"{name:<10}{cells}")
+    cell = " |        {sink:.2f}  {other:.3f} {background:.3f}"
+    lines = [
+        f"{'gates':<10}{head}",
+        *(f"{n:<10}" + "".join(cell.format(**e) for e in x.values()) for n, x in layers.items()),
+    ]
     pointing = " ".join(f"t={p} {value:.2f}" for p, value in result["pointing"].items())
     return "\n".join([*lines, f"pointing (one object) {pointing}; best layer {result['best']}"])

@@ -176,9 +176,9 @@ def build_bank(
         drawn = rendered(sampled, size, device)
         latents[first:last] = encode(vae, drawn.images).half()
         ids[first:last] = encoder(drawn.captions).to(device, torch.int16)
-        done, seconds = last, time.monotonic() - begun
-        if done == count or (first // batch) % 20 == 0:
-            print(f"bank: {done}/{count} scenes in {seconds:.0f} s", file=sys.stderr)
+        if last == count or (first // batch) % 20 == 0:
+            seconds = time.monotonic() - begun
+            print(f"bank: {last}/{count} scenes in {seconds:.0f} s", file=sys.stderr)
     return Bank(latents, ids)
 
 

@@ -77,16 +77,10 @@ class DenoiserStage(Stage):
         start = settings["first"] + generation * settings["count"]
         if start not in self.banks:
             self.banks.clear()  # the old one's memory first
+            options = {name: self.recipe[name] for name in ("size", "workers")}
+            options |= {name: settings[name] for name in ("count", "batch")} | {"start": start}
             self.banks[start] = kept_bank(
-                self.folder,
-                self.vae,
-                self.encoder,
-                start=start,
-                count=settings["count"],
-                size=self.recipe["size"],
-                device=self.device,
-                batch=settings["batch"],
-                workers=self.recipe["workers"],
+                self.folder, self.vae, self.encoder, device=self.device, **options
             )
         return self.banks[start]
 

@@ -54,17 +54,10 @@ def draw_samples(
     images = []
     for first in range(0, len(prompts), batch):
         part = list(prompts[first : first + batch])
-        noise = [
-            torch.Generator().manual_seed(seed * 1_000_003 + first + i) for i in range(len(part))
-        ]
-        made = pipe(
-            part,
-            num_inference_steps=steps,
-            guidance_scale=guidance,
-            generator=noise,
-            output_type="pt",
-        ).images
-        images.append(made.float().cpu())
+        seeds = range(seed * 1_000_003 + first, seed * 1_000_003 + first + len(part))
+        noise = [torch.Generator().manual_seed(number) for number in seeds]
+        options = {"num_inference_steps": steps, "guidance_scale": guidance, "output_type": "pt"}
+        images.append(pipe(part, generator=noise, **options).images.float().cpu())
     return torch.cat(images)
 
 

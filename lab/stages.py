@@ -50,10 +50,9 @@ class VaeStage(Stage):
         if device.startswith("cuda"):
             self.model.to(memory_format=torch.channels_last)
         self.network = compiled(Reconstruction(self.model), recipe, device)
-        self.stream = Stream(
-            "train", recipe["batch"], recipe["size"], device, workers=recipe["workers"]
-        )
-        self.held_out = scenes("val", 0, recipe["held_out"], recipe["size"], device)
+        size = recipe["size"]
+        self.stream = Stream("train", recipe["batch"], size, device, workers=recipe["workers"])
+        self.held_out = scenes("val", 0, recipe["held_out"], size, device)
         print(f"vae: {parameter_count(self.model) / 1e6:.2f} M parameters", file=sys.stderr)
 
     def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -61,12 +60,9 @@ class VaeStage(Stage):
         recipe = self.recipe
         pixels = self._crop(self.stream[step].images * 2 - 1, generator)
         factor = 2 ** (len(recipe["vae"]["channels"]) - 1)
-        batch, side = len(pixels), pixels.shape[-1] // factor
-        noise = torch.randn(
-            (batch, recipe["vae"]["latent_channels"], side, side),
-            generator=generator,
-            device=self.device,
-        )
+        side = pixels.shape[-1] // factor
+        shape = (len(pixels), recipe["vae"]["latent_channels"], side, side)
+        noise = torch.randn(shape, generator=generator, device=self.device)
         output, mean, variance = self.network(pixels, noise)
         error = output.float() - pixels
         mean = mean.float()
@@ -110,9 +106,8 @@ class VaeStage(Stage):
         """A VAE in float16 whose scaled latents have unit variance over held-out scenes."""
         raw = in_parts(lambda part: encode(model, part), self.held_out.images)
         half = copy_as(model, torch.float16)
-        half.register_to_config(
-            scaling_factor=round(model.config.scaling_factor / float(raw.std()), 5)
-        )
+        scale = model.config.scaling_factor / float(raw.std())
+        half.register_to_config(scaling_factor=round(scale, 5))
         half.save_pretrained(out / "vae")
         print(f"vae written, scaling factor {half.config.scaling_factor}", file=sys.stderr)
 

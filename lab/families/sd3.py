@@ -27,10 +27,7 @@ class Sd3(Family):
     """Like Stable Diffusion 3 without T5."""
 
     name = "sd3"
-    recipe: ClassVar[Recipe] = {
-        "timesteps": "half",
-        "timestep_mean": 0.0,
-    }
+    recipe: ClassVar[Recipe] = {"timesteps": "half", "timestep_mean": 0.0}
 
     def build(self, recipe: Recipe, vae: Any, tokenizer: Any) -> Parts:
         """A transformer over 2 x 2 patches of latents, up to twice the native side."""
