@@ -89,12 +89,7 @@ def build(folder, spec="lab-models", *, dataset=None, model="embedded", indices=
     header = {
         "spec": loaded.name,
         "digest": loaded.digest(),
-        "label": loaded.label,
-        "title": loaded.title,
-        "columns": loaded.columns,
-        "baseline": loaded.baseline,
-        "notes": list(loaded.notes),
-        "extends": loaded.extends,
+        **loaded.model_dump(include={"label", "title", "columns", "baseline", "extends", "notes"}),
         "dataset": dataset,
         "split": split,
         "limit": limit,
@@ -106,15 +101,8 @@ def build(folder, spec="lab-models", *, dataset=None, model="embedded", indices=
         "seed": 3,
         "model": {**MODEL, "name": model},
         "rows": [
-            {
-                "name": row.name,
-                "method": row.method,
-                "baseline": row.baseline,
-                "config": row.config.resolved("sd").to_dict(),
-                "scores": row.scores,
-                "exponents": row.exponents,
-                "supervised": False,
-            }
+            row.model_dump(include={"name", "method", "baseline", "scores", "exponents"})
+            | {"config": row.config.resolved("sd").to_dict(), "supervised": False}
             for row in rows
         ],
         "missing": [row.name for row in loaded.rows if row not in rows],

@@ -8,13 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pixalign as pa
-from bench_folder import SPEC, folder_of
+from bench_folder import folder_of
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.exponents import DRAWS, EXPONENTS
 from pixalign.bench.measuring import Bench, Subject
 from pixalign.bench.metrics import nearest_threshold
-from pixalign.bench.spec import load_spec
 
 ELBO = torch.tensor([0.3, 0.5, 0.6])  # norm 0, 2/3, 1
 
@@ -73,15 +71,12 @@ def test_every_order_once_as_it_is_first():
         powers("best-order", torch.arange(7.0))
 
 
-def test_a_run_measures_every_draw_and_keeps_the_best_order(wide, tmp_path):
+def test_a_run_measures_every_draw_and_keeps_the_best_order(model, spec_of, tmp_path):
     rows = "".join(
         f"  - {{name: {rule}, exponents: {rule}, set: {{elbo_steps: 3, collect_steps: 2}}}}\n"
         for rule in EXPONENTS
     )
-    path = tmp_path / "controls.yaml"
-    path.write_text(SPEC[: SPEC.index("  - name: default")] + rows)
-    model = pa.load(wide("sd1"))
-    bench = Bench(load_spec(path).rows, model)
+    bench = Bench(spec_of(rows, before="default").rows, model)
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
     subject = Subject(dataset[3], 3, dataset.classes, 7)
     (image,), _ = bench.measure([subject])

@@ -8,33 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-import pixalign as pa
-from bench_folder import SPEC, folder_of
+from bench_folder import folder_of
 from pixalign import methods as baselines
 from pixalign.bench import measuring, runner
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.measuring import Bench, Subject, image_seed
 from pixalign.bench.metrics import IGNORE
-from pixalign.bench.spec import load_spec
 from pixalign.methods import Daam, DiffSeg
 
 METHODS = """
   - {name: DAAM, method: daam}
   - {name: DAAM + ELB, method: daam, set: {calibrate: elbo, elbo_steps: 3}}
 """
-HEAD = SPEC[: SPEC.index("  - name: plain")]
-QUICK = SPEC[: SPEC.index("  - name: strong")]  # plain, default, five
-
-
-def spec_of(tmp_path, text):
-    path = tmp_path / "own.yaml"
-    path.write_text(text)
-    return load_spec(path)
-
-
-@pytest.fixture
-def model(wide):
-    return pa.load(wide("sd1"))
 
 
 def dataset_of(tmp_path, count, **options):
@@ -75,8 +60,8 @@ def work(model, monkeypatch):
     return spent
 
 
-def test_a_row_is_charged_what_it_uses(model, work, tmp_path):
-    spec = spec_of(tmp_path, QUICK + METHODS)
+def test_a_row_is_charged_what_it_uses(model, work, spec_of, tmp_path):
+    spec = spec_of(METHODS, before="strong")
     (subject,) = subjects_of(dataset_of(tmp_path, 2), of=[1])
     assert len(subject.labels) == 1
     _, spent = Bench(spec.rows, model).measure([subject])
@@ -93,9 +78,9 @@ def test_a_row_is_charged_what_it_uses(model, work, tmp_path):
     assert work.total == 100 + 2 + (3 + 5 + 3) + 900 + 20 + 20
 
 
-def test_other_collecting_is_not_charged(model, work, tmp_path):
+def test_other_collecting_is_not_charged(model, work, spec_of, tmp_path):
     other = "  - {name: longer, method: attention, set: {collect_steps: 7}}\n"
-    spec = spec_of(tmp_path, SPEC[: SPEC.index("  - name: five")] + other)
+    spec = spec_of(other, before="five")
     (subject,) = subjects_of(dataset_of(tmp_path, 2), of=[1])
     _, spent = Bench(spec.rows, model).measure([subject])
     assert spent == {"plain": 552, "default": 555, "longer": 100 + 7 + 900}
@@ -115,9 +100,9 @@ def test_a_gpu_is_waited_for(model, monkeypatch):
 # ---- memory ----
 
 
-def test_attention_is_let_go_before_more_is_read(model, tmp_path, monkeypatch):
+def test_attention_is_let_go_before_more_is_read(model, spec_of, tmp_path, monkeypatch):
     """Of one setting and of as many images as the budget holds; the results stay the same."""
-    spec = spec_of(tmp_path, SPEC)
+    spec = spec_of(before=None)
     bench, dataset = Bench(spec.rows, model), dataset_of(tmp_path, 8)
     expected, _ = bench.measure(subjects_of(dataset))
     real, held, sizes = measuring.attention_maps, [], []
@@ -151,8 +136,8 @@ def test_seeds_come_of_the_seed_and_the_key():
     assert all(0 <= seed < 2**63 for seed in found)
 
 
-def test_noise_does_not_depend_on_the_place(model, tmp_path):
-    spec, dataset = spec_of(tmp_path, QUICK), dataset_of(tmp_path, 4)
+def test_noise_does_not_depend_on_the_place(model, spec_of, tmp_path):
+    spec, dataset = spec_of(before="strong"), dataset_of(tmp_path, 4)
     bench = Bench(spec.rows, model)
     turned = dataclasses.replace(dataset, keys=dataset.keys[::-1])
     rows, again = (bench.measure(subjects_of(one))[0] for one in (dataset, turned))
@@ -175,8 +160,8 @@ def with_nan(real):
     return broken
 
 
-def test_nan_is_told_with_the_image(model, tmp_path, monkeypatch):
-    spec = spec_of(tmp_path, HEAD + "  - {name: plain, method: daam}\n  - {name: ours}\n")
+def test_nan_is_told_with_the_image(model, spec_of, tmp_path, monkeypatch):
+    spec = spec_of("  - {name: plain, method: daam}\n  - {name: ours}\n")
     bench, dataset = Bench(spec.rows, model), dataset_of(tmp_path, 3)
     text = "hold NaN in torch.float64; load the model with dtype='float32' or 'bfloat16'"
     with monkeypatch.context() as patch:
@@ -199,16 +184,16 @@ def test_nan_is_told_with_the_image(model, tmp_path, monkeypatch):
             bench.measure(subjects_of(dataset))
 
 
-def test_options_are_checked_before_the_first_image(model, tmp_path, monkeypatch):
-    spec = spec_of(tmp_path, HEAD + "  - {name: plain, method: diffseg, options: {anchors: 1}}\n")
+def test_options_are_checked_before_the_first_image(model, spec_of, tmp_path, monkeypatch):
+    spec = spec_of("  - {name: plain, method: diffseg, options: {anchors: 1}}\n")
     dataset = dataset_of(tmp_path, 1)
     with pytest.raises(ValueError, match="anchors, iterations and threshold are 1"):
         runner.run(spec, dataset, model, tmp_path / "out", show=False)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_method_is_built_once_with_its_options(model, tmp_path, monkeypatch):
-    spec = spec_of(tmp_path, HEAD + "  - {name: plain, method: diffseg, options: {anchors: 3}}\n")
+def test_a_method_is_built_once_with_its_options(model, spec_of, tmp_path, monkeypatch):
+    spec = spec_of("  - {name: plain, method: diffseg, options: {anchors: 3}}\n")
     built = []
 
     class Counted(DiffSeg):

@@ -227,19 +227,6 @@ def test_rows_that_were_not_run_show_as_such(by_spec):
     assert len(by_spec["lab-sota"]) == 3  # only one method was run: no seconds
 
 
-def test_intervals_are_in_order(by_spec):
-    found = [
-        VALUE.search(cell.text)
-        for one in by_spec.values()
-        for table in one
-        for row in table.rows
-        for cell in row
-    ]
-    numbers = [tuple(map(float, match.groups())) for match in found if match]
-    assert len(numbers) > 60
-    assert all(low <= high for _, low, high in numbers)
-
-
 def test_bold_means_that_0_is_outside():
     assert effect_cell([0.36, 0.22, 0.52], 20) == Cell("+0.36 (+0.22 to +0.52)", bold=True)
     assert effect_cell([-0.36, -0.5, -0.2], 99) == Cell("−0.36 (−0.50 to −0.20)", bold=True)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pixalign as pa
-from bench_folder import CLASSES, SPEC, folder_of
+from bench_folder import CLASSES, folder_of
 from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
 from pixalign.bench import measuring, runner
 from pixalign.bench.datasets import open_dataset
@@ -28,18 +28,8 @@ from pixalign.methods import METHODS
 
 
 @pytest.fixture
-def spec(tmp_path):
-    path = tmp_path / "everything.yaml"
-    path.write_text(SPEC)
-    return load_spec(path)
-
-
-@pytest.fixture
-def small(tmp_path):
-    """Two rows that are quick."""
-    path = tmp_path / "small.yaml"
-    path.write_text(SPEC[: SPEC.index("  - name: five")])
-    return load_spec(path)
+def spec(spec_of):
+    return spec_of(before=None)
 
 
 def expected(model, sample, index, config):
@@ -60,8 +50,7 @@ def counted(heatmaps, sample, index):
     return tally(heatmaps[None], torch.from_numpy(truth), labels, index)[0]
 
 
-def test_rows_are_what_the_aligner_gives(wide, spec, tmp_path):
-    model = pa.load(wide("sd1"))
+def test_rows_are_what_the_aligner_gives(model, spec, tmp_path):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 5, ((48, 40), (40, 60))))
     found = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
     images = list(found.images())
@@ -85,20 +74,14 @@ def test_rows_are_what_the_aligner_gives(wide, spec, tmp_path):
     assert not torch.equal(tallies["five"][0].claimed, tallies["default"][0].claimed)
 
 
-def test_baselines_are_what_they_give_themselves(wide, tmp_path):
+def test_baselines_are_what_they_give_themselves(model, spec_of, tmp_path):
     """Under the ELBO's scores where they are calibrated; the true masks where they need them."""
-    path = tmp_path / "methods.yaml"
-    rows = (
-        SPEC[: SPEC.index("  - name: plain")]
-        + """
+    spec = spec_of("""
   - {name: plain, method: daam, set: {elbo_steps: 3}}
   - {name: calibrated, method: daam, set: {elbo_steps: 3, calibrate: elbo, gamma: 1/4}}
   - {name: constant, method: daam, set: {calibrate: elbo, centred: true}, scores: 1/2}
   - {name: segmenter, method: diffsegmenter}
-"""
-    )
-    path.write_text(rows)
-    spec, model = load_spec(path), pa.load(wide("sd1"))
+""")
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
     run = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
     image, sample = list(run.images())[3], dataset[3]
@@ -130,8 +113,7 @@ def test_methods_that_cannot_read_a_model_are_missing(pipeline, tmp_path):
     assert len(run.header["missing"]) == 5
 
 
-def test_an_image_without_classes_is_all_background(wide, small, tmp_path):
-    model = pa.load(wide("sd1"))
+def test_an_image_without_classes_is_all_background(model, small, tmp_path):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
     run = runner.run(small, dataset, model, tmp_path, show=False)
     (image,) = run.images()
@@ -143,9 +125,8 @@ def test_an_image_without_classes_is_all_background(wide, small, tmp_path):
         assert own.hits.tolist() == own.claimed.tolist() == [[counted] * len(THRESHOLDS)]
 
 
-def test_shared_measurements_are_made_once(wide, spec, tmp_path, monkeypatch):
+def test_shared_measurements_are_made_once(model, spec, tmp_path, monkeypatch):
     """Passes: 8 and 2 x 2 for maps of 3 kinds ... and the union of the ELBO's timesteps."""
-    model = pa.load(wide("sd1"))
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
     seen = {"elbo": 0, "collect": 0}
     epsilon, predict = model.backbone.epsilon, model.backbone.predict
@@ -162,22 +143,21 @@ def test_shared_measurements_are_made_once(wide, spec, tmp_path, monkeypatch):
     monkeypatch.setattr(model.backbone, "epsilon", scored)
     runner.run(spec, dataset, model, tmp_path / "out", show=False)
     # One class: 3 even, 5 even (of which the middle is a new noise), 3 random, 6 even; 3 kept.
-    measured = measurements(spec.rows, pa.load(wide("sd1")))
+    measured = measurements(spec.rows, model)
     assert len({row.collecting for row in measured}) == 4  # plain, random twice, kept
     assert len({row.scoring for row in measured} - {None}) == 5
     assert seen["elbo"] == 3 + 5 + 3 + 6 + 3
     assert seen["collect"] - seen["elbo"] == 4 * 2
 
 
-def test_the_union_of_visits_has_nothing_twice(wide):
-    backbone = pa.load(wide("sd1")).backbone
+def test_the_union_of_visits_has_nothing_twice(model):
     latents = torch.zeros(1, 4, 8, 8)
 
     def visit(**settings):
         config = pa.AlignConfig(collect_steps=2, **settings).resolved()
-        return plan_timesteps(backbone.schedule, latents, config, torch.Generator().manual_seed(3))[
-            1
-        ]
+        return plan_timesteps(
+            model.backbone.schedule, latents, config, torch.Generator().manual_seed(3)
+        )[1]
 
     first = visit(elbo_timesteps=(10, 20, 30))
     longer = visit(elbo_timesteps=(10, 20, 40, 30))
@@ -190,20 +170,14 @@ def test_the_union_of_visits_has_nothing_twice(wide):
     assert isinstance(whole, NoisedTimesteps)
 
 
-def test_timesteps_that_coincide_in_one_image_only(wide, tmp_path, monkeypatch):
+def test_timesteps_that_coincide_in_one_image_only(model, spec_of, tmp_path, monkeypatch):
     """Unions of different lengths run together, and each image is as if alone."""
-    path = tmp_path / "random.yaml"
-    rows = (
-        SPEC[: SPEC.index("  - name: plain")]
-        + """
+    spec = spec_of("""
   - name: plain
     set: {elbo_steps: 12, elbo_strategy: random, collect_steps: 2}
   - name: more
     set: {elbo_steps: 12, collect_steps: 2}
-"""
-    )
-    path.write_text(rows)
-    spec, model = load_spec(path), pa.load(wide("sd1"))
+""")
     schedule = model.backbone.schedule
     at, lengths = type(schedule).at_positions, set()
     monkeypatch.setattr(  # twelve timesteps in all, so that random ones coincide with even ones
@@ -232,8 +206,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(runner, "CHUNK", 2)
 
 
-def test_a_stopped_run_goes_on_to_the_same_bytes(wide, small, tmp_path, quick, monkeypatch):
-    model = pa.load(wide("sd1"))
+def test_a_stopped_run_goes_on_to_the_same_bytes(model, small, tmp_path, quick, monkeypatch):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 6))
     whole = runner.run(small, dataset, model, tmp_path / "whole", show=False)
     calls, real = [], runner.Bench.measure
@@ -262,8 +235,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(wide, small, tmp_path, quick, m
     assert len(calls) == 4  # nothing is done twice
 
 
-def test_other_settings_do_not_mix(wide, small, tmp_path):
-    model = pa.load(wide("sd1"))
+def test_other_settings_do_not_mix(model, small, tmp_path):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
     done = runner.run(small, dataset, model, tmp_path, show=False)
     before = (done.folder / IMAGES).read_bytes()

@@ -12,8 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-import pixalign as pa
-from bench_folder import SPEC, folder_of
+from bench_folder import folder_of
 from bench_runs import build, image_row, scenes
 from pixalign.bench import runner, store
 from pixalign.bench.datasets import open_dataset
@@ -23,18 +22,6 @@ from pixalign.bench.store import IMAGES, Run, writing
 from pixalign.bench.summary import summarise, write_result
 
 ROWS = ("uncalibrated", "calibrated")
-
-
-@pytest.fixture
-def small(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(SPEC[: SPEC.index("  - name: five")])
-    return load_spec(path)
-
-
-@pytest.fixture
-def model(wide):
-    return pa.load(wide("sd1"))
 
 
 # ---- whose images ----
