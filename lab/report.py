@@ -19,7 +19,8 @@ from pixalign.pictures.pages import environment
 def read_results(folder: Path) -> dict[str, Any]:
     """What docs/lab.md is rendered from, by name; ``folder`` is docs/lab.
 
-    "young" holds figures of early checkpoints that nobody can measure again.
+    "young" holds figures of early checkpoints that nobody can measure again, "earlier" those of
+    the first version's study of the families.
     """
     study = read_study(folder / "study", folder.parent / "benchmark")
     choices = {name: folder / "families" / f"{name}-choice.json" for name in LAB_MODELS}
@@ -30,6 +31,7 @@ def read_results(folder: Path) -> dict[str, Any]:
         "quality": _json(folder / "study" / "quality.json"),
         "gates": _json(folder / "gates.json"),
         "choices": {name: _json(path) for name, path in choices.items() if path.is_file()},
+        "earlier": _json(folder / "families" / "earlier.json"),
         "trained": last_lines(folder / "families"),
         "classifier": last_lines(folder)["classifier"],
     }

@@ -17,7 +17,6 @@ from pixalign.core.files import write_bytes
 from pixalign.model import load
 
 EXPONENTS, STRESS = "study-exponents", "study-stress"
-SWEEPS = ("lab-more-elbo-steps", "lab-strategies", "lab-collecting")
 FAMILIES = ("lab:sd2", "lab:sdxl", "lab:sd3")
 
 
@@ -37,12 +36,11 @@ class StudyRun:
 
 # What docs/lab.md is rendered from, beside the embedded model's sweeps in docs/benchmark.
 RUNS = (
-    StudyRun(EXPONENTS, None, 402),
-    StudyRun("study-presets", None, 102),
-    StudyRun(STRESS, None, 12),
-    *(StudyRun(EXPONENTS, model, 201) for model in FAMILIES),
-    *(StudyRun("study-presets", model, 60) for model in FAMILIES),
-    *(StudyRun(spec, model, 30) for spec in SWEEPS for model in FAMILIES),
+    StudyRun(EXPONENTS, None, 252),
+    StudyRun("study-presets", None, 60),
+    StudyRun(STRESS, None, 8),
+    *(StudyRun(EXPONENTS, model, 150) for model in FAMILIES),
+    *(StudyRun("study-presets", model, 42) for model in FAMILIES),
 )
 
 
