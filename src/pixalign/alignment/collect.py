@@ -83,28 +83,18 @@ def collect(
     if query.text is not None:
         columns = columns[:, : query.text.mask.shape[1]]
     sites = tuple(dict.fromkeys((*query.cross, *query.self_labels)))
-    reader = AttentionReader(
-        sites,
-        query.self_labels,
-        len(passes.latents),
-        per_head=query.per_head,
-        keep_queries=query.keep_queries,
-    )
+    how = {"per_head": query.per_head, "keep_queries": query.keep_queries}
+    reader = AttentionReader(sites, query.self_labels, len(passes.latents), **how)
     sums: dict[Site, Tensor] = {}
     queries: dict[Site, list[Tensor]] = {}
-    shown = 0
 
     def restart() -> None:
         """Sums cannot be resumed: after a failure they start anew."""
-        nonlocal shown
-        progress.advance(-shown)
-        shown = 0
         reader.clear()
         sums.clear()
         queries.clear()
 
     def work(first: int, last: int) -> None:
-        nonlocal shown
         part = passes.batch(first, last)
         text = part.text.to(device)
         reader.columns, reader.owners = columns[text], part.image
@@ -117,11 +107,11 @@ def collect(
             add_by_owner(sums[site], maps, part.image)
         for site, kept in reader.queries.items():
             queries.setdefault(site, []).append(kept)
-        progress.advance(last - first)
-        shown += last - first
 
     with reader.attached(backbone.denoiser):
-        batch_size.each(passes.latents, len(passes), "collect", work, restart=restart)
+        batch_size.each(
+            passes.latents, len(passes), "collect", work, restart=restart, progress=progress
+        )
     joined = {site: torch.cat(parts) for site, parts in queries.items()}
     return CollectedAttention(sums, joined, reader)
 
@@ -169,8 +159,8 @@ def attention_maps(
 def images_at_once(backbone: Backbone, latents: Tensor, self_attention: str) -> int:
     """How many images like latents [1, C, h, w] are collected together: at least one."""
     labels = self_labels(backbone.sites, self_attention, False)
-    height, width = latents.shape[-2:]
-    grids = {label: site.grid((height, width)) for site, label in labels.items()}
+    latent = (latents.shape[-2], latents.shape[-1])
+    grids = {label: site.grid(latent) for site, label in labels.items()}
     held = sum((rows * columns) ** 2 for rows, columns in grids.values())
     return min(_MOST_IMAGES, max(1, _SELF_BUDGET // max(held, 1)))
 
