@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
 from pixalign.attention import AttentionReader, Site, add_by_owner, text_layers
+from pixalign.attention.layers import CrossWeights, combine_layers
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.batching import BatchSize
@@ -62,6 +63,13 @@ class CollectedAttention:
     cross: Mapping[Site, Tensor]
     queries: Mapping[Site, Tensor]
     reader: AttentionReader
+
+    def combined(
+        self, sites: Sequence[Site], scheme: CrossWeights = "uniform", image: int = 0
+    ) -> Tensor:
+        """[M, h, w]: an image's weighted mean over layers, which are enlarged to the finest."""
+        maps = [self.cross[site][image] for site in sites]
+        return combine_layers(maps, text_layers(sites), scheme)
 
     def self_attention(self, *labels: str, image: int = 0) -> Tensor:
         """[h*w, h*w]: the mean over heads, passes and the layers of those names."""
@@ -195,10 +203,8 @@ def _matrices(collected: CollectedAttention, self_attention: str, image: int) ->
         return ()
     labels = collected.reader.self_sums
     everything = collected.self_attention(*labels, image=image)
-    if self_attention == "once":
-        return (everything,)
-    if self_attention == "twice":
-        return (everything, everything)
+    if self_attention != "up-after-all":
+        return (everything,) * (2 if self_attention == "twice" else 1)
     if "up" not in labels:
         raise ValueError("self_attention='up-after-all' needs a UNet; use 'twice' on this model")
     return everything, collected.self_attention("up", image=image)

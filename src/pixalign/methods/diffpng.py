@@ -8,8 +8,6 @@ from pixalign.alignment.collect import AttentionQuery
 from pixalign.alignment.heatmaps import to_image
 from pixalign.alignment.plan import AlignmentTask
 from pixalign.alignment.result import MethodOutput
-from pixalign.attention import text_layers
-from pixalign.attention.layers import combine_layers
 from pixalign.attention.sites import chosen_sites, nearest_factor
 from pixalign.core.maps import minmax, resize, widest
 from pixalign.methods.baseline import Baseline
@@ -42,10 +40,8 @@ class DiffPng(Baseline):
         texts, spans = self.read_prompts(task)
         query = AttentionQuery(cross_sites, dict.fromkeys(self_sites, "all"))
         collected = self.collected(task, texts, spans, query)
-        maps = [collected.cross[site][0] for site in cross_sites]
-        mean = combine_layers(maps, text_layers(cross_sites), "uniform")
         grid = self_sites[0].grid(task.latent)
-        cross = resize(mean, grid)
+        cross = resize(collected.combined(cross_sites), grid)
         anchors = minmax(task.calibrated(cross), (1, 2)) > ANCHORS_ABOVE
         attention = collected.self_attention("all")
         attention = attention.to(widest(attention.device))

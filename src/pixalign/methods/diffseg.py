@@ -10,11 +10,9 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pixalign.alignment.collect import AttentionQuery, CollectedAttention
+from pixalign.alignment.collect import AttentionQuery
 from pixalign.alignment.plan import AlignmentTask, NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.result import MethodOutput
-from pixalign.attention import text_layers
-from pixalign.attention.layers import combine_layers
 from pixalign.attention.sites import chosen_sites
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize, widest
@@ -104,7 +102,10 @@ class DiffSeg(Baseline):
         rows = anchor_rows(finest, self.anchors)
         proposals = merged(attention, rows, self.threshold, self.iterations)
         segments = _strongest(rearrange(proposals, "k (h w) -> k h w", h=finest[0]), task.size)
-        cross = _cross_by_factor(collected)
+        cross = {  # [N + 1, h, w]: the mean over the layers of each resolution
+            factor: collected.combined(chosen_sites(query.cross, "cross", factors=[factor]))
+            for factor in {site.factor for site in query.cross}
+        }
         heatmaps = _named(segments, cross, task)
         whole = sum(resize(one, finest) for one in cross.values())
         assert isinstance(whole, Tensor)
@@ -115,16 +116,6 @@ class DiffSeg(Baseline):
         )
         warnings = (alone,) if len(proposals) == 1 else ()
         return MethodOutput(heatmaps, whole[:-1], {**record, "segments": len(proposals)}, warnings)
-
-
-def _cross_by_factor(collected: CollectedAttention) -> dict[int, Tensor]:
-    """[N + 1, h, w]: the mean over the layers of each resolution."""
-    found = {}
-    for factor in {site.factor for site in collected.cross}:
-        layers = [site for site in collected.cross if site.factor == factor]
-        maps = [collected.cross[site][0] for site in layers]
-        found[factor] = combine_layers(maps, text_layers(layers), "uniform")
-    return found
 
 
 def _enlarged(attention: Tensor, grid: Size, size: Size) -> Tensor:

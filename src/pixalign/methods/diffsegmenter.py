@@ -6,19 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from pixalign.alignment.collect import AttentionQuery, CollectedAttention, collect, images_at_once
 from pixalign.alignment.heatmaps import refine, to_image
 from pixalign.alignment.plan import AlignmentTask, NoisedTimesteps, Passes, PromptPlan
 from pixalign.alignment.result import MethodOutput
-from pixalign.attention import Site, text_layers
-from pixalign.attention.layers import combine_layers
 from pixalign.attention.sites import chosen_sites, nearest_factor
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize
 from pixalign.core.protocols import AlignmentModel
-from pixalign.core.values import Size, TextCondition
+from pixalign.core.values import TextCondition
 from pixalign.methods.baseline import Baseline
 from pixalign.text.prompts import Prompt, locate, split
 from pixalign.text.weighting import weighted
@@ -77,8 +74,12 @@ class DiffSegmenter(Baseline):
             part = range(first, min(first + together, len(task.prompts)))
             collected = self._collect(task, texts, part, query)
             for place, index in enumerate(part):
-                maps = {site: collected.cross[site][place] for site in cross_sites}  # [1, h, w]
-                cross.append(by_resolution(maps, weights, grid))
+                total = torch.zeros((), device=latents.device)
+                for factor, weight in weights.items():
+                    layers = chosen_sites(cross_sites, "cross", factors=[factor])
+                    mean = collected.combined(layers, image=place)  # [1, h, w]
+                    total = total + weight * minmax(resize(mean, grid), (1, 2))
+                cross.append(total)
                 attention = collected.self_attention("finest", image=place)
                 refined.append(refine(task.calibrated(cross[-1], index), [attention], grid))
         heatmaps = to_image(torch.cat(refined), task.size)
@@ -122,13 +123,3 @@ def shared(factors: set[int]) -> dict[int, float]:
     """The weights of the factors that a model has, summing to 1."""
     there = {factor: BY_FACTOR[factor] for factor in sorted(factors)}
     return {factor: weight / sum(there.values()) for factor, weight in there.items()}
-
-
-def by_resolution(maps: dict[Site, Tensor], weights: dict[int, float], grid: Size) -> Tensor:
-    """[N, h, w] on a grid: the weighted sum over resolutions of min-max means [N, h_l, w_l]."""
-    total = torch.zeros(())
-    for factor, weight in weights.items():
-        layers = [site for site in maps if site.factor == factor]
-        mean = combine_layers([maps[site] for site in layers], text_layers(layers), "uniform")
-        total = total.to(mean) + weight * minmax(resize(mean, grid), (1, 2))
-    return total

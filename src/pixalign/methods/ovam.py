@@ -18,7 +18,6 @@ from pixalign.alignment.plan import AlignmentTask, PromptPlan
 from pixalign.alignment.request import EncodedImage
 from pixalign.alignment.result import MethodOutput
 from pixalign.attention import Site, cross_keys, text_layers
-from pixalign.attention.layers import combine_layers
 from pixalign.core.maps import resize
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size, TextCondition
@@ -42,11 +41,13 @@ class Ovam(Baseline):
     def find(self, task: AlignmentTask) -> MethodOutput:
         texts, spans = self.read_prompts(task)
         query = self.query(task, texts)
-        collected, sites = self.collected(task, texts, spans, query), query.cross
-        heads = _heads_by_layer(sites)
-        maps = [collected.cross[site][0] for site in sites]  # means over heads
-        cross = combine_layers(maps, text_layers(sites), heads)
-        return MethodOutput(to_image(task.calibrated(cross), task.size), cross, _record(sites))
+        # What is collected are means over heads; the weights turn them into sums.
+        heads = {
+            name: float(site.module.heads)  # type: ignore[arg-type]
+            for name, site in zip(text_layers(query.cross).names, query.cross, strict=True)
+        }
+        cross = self.collected(task, texts, spans, query).combined(query.cross, heads)
+        return MethodOutput(to_image(task.calibrated(cross), task.size), cross, _record(query))
 
     def query(self, task: AlignmentTask, texts: TextCondition) -> AttentionQuery:
         """The layers, asked about the tokens of each prompt alone."""
@@ -122,7 +123,7 @@ class OvamOptimized(Ovam):
                 with torch.no_grad():
                     found[index] = asked.maps(best)[1]
         cross = torch.stack([found[index] for index in range(len(found))])
-        record = {**_record(query.cross), "epochs": self.epochs}
+        record = {**_record(query), "epochs": self.epochs}
         return MethodOutput(to_image(task.calibrated(cross), task.size), cross, record)
 
     def _optimised(self, asked: _Asked, start: Tensor, target: Tensor) -> Tensor:
@@ -167,14 +168,5 @@ class _Asked:
         return total
 
 
-def _heads_by_layer(sites: tuple[Site, ...]) -> dict[str, float]:
-    """Weights that turn means over heads into sums."""
-    names = text_layers(sites).names
-    return {
-        name: float(site.module.heads)  # type: ignore[arg-type]
-        for name, site in zip(names, sites, strict=True)
-    }
-
-
-def _record(sites: tuple[Site, ...]) -> dict[str, Any]:
-    return {"cross_factors": sorted({site.factor for site in sites})}
+def _record(query: AttentionQuery) -> dict[str, Any]:
+    return {"cross_factors": sorted({site.factor for site in query.cross})}
