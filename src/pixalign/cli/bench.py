@@ -130,13 +130,14 @@ def count(
 ) -> None:
     """Count in how many captions each class is named: whole words, plurals too."""
     from pixalign.bench.command import class_names
-    from pixalign.bench.datasets.captions import count_captions, save_counts
+    from pixalign.bench.datasets.captions import count_captions
+    from pixalign.core.files import write_json
 
     found = count_captions(captions, class_names(classes), column=column, progress=True)
     if out is None:
         print_json(found)
     else:
-        save_counts(out, found)
+        write_json(out, found)
         print(f"written to {out}")
 
 

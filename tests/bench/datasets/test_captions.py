@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixalign.bench.datasets.captions import Matcher, count_captions, load_counts, save_counts
-from pixalign.bench.datasets.names import aliases_of
-from pixalign.bench.datasets.plurals import forms_of, plurals_of
+from pixalign.bench.datasets.captions import Matcher, count_captions, load_counts
 from pixalign.bench.datasets.sample import CLASSES, class_list
+from pixalign.bench.datasets.words import aliases_of, forms_of, plurals_of
+from pixalign.core.files import write_json
 from pixalign.scenes.atlas import class_names, plurals
 
 TABLES = Path(__file__).parents[4] / "shared" / "data" / "laion_counts"
@@ -287,17 +287,17 @@ def test_long_files_are_fast_and_not_kept(tmp_path):
 
 
 def test_counts_come_back(tmp_path):
-    path = save_counts(tmp_path / "counts.json", {"hot dog": 3, "café": 0})
+    path = write_json(tmp_path / "counts.json", {"hot dog": 3, "café": 0})
     assert json.loads(path.read_text(encoding="utf-8")) == {"hot dog": 3, "café": 0}
     assert load_counts(path, ["café", "Hot Dog"]) == {"café": 0, "Hot Dog": 3}
-    save_counts(path, {"dog": 1})
+    write_json(path, {"dog": 1})
     assert load_counts(path, ["dog"]) == {"dog": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["counts.json"]
 
 
 def test_names_of_a_table(tmp_path):
     table = {"bus": 5, "person": 7, "people": 9, "airplane": 2, "t-shirt": 4, "Shelf": 6}
-    path = save_counts(tmp_path / "counts.json", table)
+    path = write_json(tmp_path / "counts.json", table)
     names = ["buses", "people", "persons", "T shirt", "shelves"]
     assert list(load_counts(path, names).values()) == [5, 9, 7, 4, 6]
     assert load_counts(path, ["plane"]) == {"plane": 2}  # by an alias
@@ -307,7 +307,7 @@ def test_names_of_a_table(tmp_path):
 
 
 def test_of_several_words_for_a_class_the_most_frequent_counts(tmp_path):
-    path = save_counts(tmp_path / "counts.json", {"motorbike": 3, "motorcycle": 9, "sofa": 5})
+    path = write_json(tmp_path / "counts.json", {"motorbike": 3, "motorcycle": 9, "sofa": 5})
     assert load_counts(path, ["motorbike", "couch"]) == {"motorbike": 9, "couch": 5}
     # A word that is a class itself stands for no other.
     assert load_counts(path, ["motorbike", "motorcycle"]) == {"motorbike": 3, "motorcycle": 9}
