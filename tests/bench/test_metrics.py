@@ -178,7 +178,7 @@ def test_pixels_are_pooled_over_images():
     both = pooled([small, large])
     assert class_ious(both, 0.5) == pytest.approx({0: 0, 1: 1 / 10})
     assert curve(both).miou[0, HALF].item() == pytest.approx(1 / 20)
-    alone = [curve(both.of_images(torch.arange(2) == number)).miou[0, HALF] for number in (0, 1)]
+    alone = [curve(both.select(both.image == number)).miou[0, HALF] for number in (0, 1)]
     assert alone == [1, 0]  # their mean would be 1 / 2
 
 
@@ -320,7 +320,7 @@ def test_a_class_that_was_not_drawn_is_left_out():
 def test_images_keep_their_numbers():
     rows = pooled(random_images(5))
     kept = torch.tensor([True, False, True, False, True])
-    part = rows.of_images(kept)
+    part = rows.select(kept[rows.image])
     assert part.image.unique().tolist() == [0, 2, 4]
     same(curve(part), curve(rows, kept[None].double()))
     with pytest.raises(ValueError, match=r"weights are \(1, 4\).*images >= 5"):

@@ -117,12 +117,16 @@ def _open_instances(
     path: Path, split: str, pictures: Mapping[str, Path], folder: Path
 ) -> InstanceDataset:
     bench_module("pycocotools.mask", path)
+    label = {number: 1 + index for index, number in enumerate(CATEGORIES)}
+    outlined: defaultdict[int, list[Region]] = defaultdict(list)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         _check_categories(sorted(category["id"] for category in content["categories"]))
         images = {Path(image["file_name"]).stem: image for image in content["images"]}
         sizes = {key: (int(image["height"]), int(image["width"])) for key, image in images.items()}
-        outlined = _regions(content["annotations"])
+        for each in content["annotations"]:
+            region = Region(label[each["category_id"]], each["segmentation"], int(each["id"]))
+            outlined[each["image_id"]].append(region)
         regions = {key: tuple(outlined[image["id"]]) for key, image in images.items()}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
@@ -141,16 +145,6 @@ def _open_instances(
         regions=regions,
         sizes=sizes,
     )
-
-
-def _regions(annotations: list[Mapping[str, Any]]) -> defaultdict[int, list[Region]]:
-    """The regions of each image by the image's number."""
-    label = {number: 1 + index for index, number in enumerate(CATEGORIES)}
-    found: defaultdict[int, list[Region]] = defaultdict(list)
-    for one in annotations:
-        region = Region(label[one["category_id"]], one["segmentation"], int(one["id"]))
-        found[one["image_id"]].append(region)
-    return found
 
 
 def _check_categories(numbers: Sequence[int]) -> None:

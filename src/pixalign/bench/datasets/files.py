@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,16 +71,23 @@ def require(what: str, keys: Iterable[str], found: Mapping[str, Path], folder: P
         )
 
 
-def open_mask(path: Path) -> Image.Image:
-    """A decoded mask file, in its own mode."""
+@contextmanager
+def _opened(path: Path, what: str = "") -> Iterator[Image.Image]:
+    """A file as Pillow opens it; damage is an error that names the file."""
     try:
         with Image.open(path) as image:
-            image.load()
-            return image
+            yield image
     except (FileNotFoundError, PermissionError):
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"mask {str(path)!r} is damaged or no image: {error}") from error
+        raise ValueError(f"{what}{str(path)!r} is damaged or no image: {error}") from error
+
+
+def open_mask(path: Path) -> Image.Image:
+    """A decoded mask file, in its own mode."""
+    with _opened(path, "mask ") as image:
+        image.load()
+        return image
 
 
 def indices(image: Image.Image, path: Path) -> np.ndarray:
@@ -110,14 +118,9 @@ def read_labels(path: Path, classes: int, ignore: bool = False) -> np.ndarray:
 
 def picture_size(path: Path) -> Size:
     """The upright (height, width) that a picture's header tells."""
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{str(path)!r} is damaged or no image: {error}") from error
+    with _opened(path) as image:
+        width, height = image.size
+        turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
     return (width, height) if turned else (height, width)
 
 

@@ -70,10 +70,6 @@ class SceneDataset(Dataset):
         """The same for all."""
         return SIDE, SIDE
 
-    def source(self, index: int) -> str:
-        """The scene's key."""
-        return self.keys[index]
-
     def counts(self) -> Mapping[str, float]:
         """Each class's share of the training objects."""
         return training_counts()
