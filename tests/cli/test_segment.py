@@ -178,12 +178,7 @@ def test_output_that_is_a_file_is_refused_before_work(shell, picture, sd1_folder
 def test_other_methods(shell, picture, sd1_folder):
     options = ("--model", sd1_folder, "--device", "cpu", "--json")
     records = {}
-    for arguments in (
-        ("elbo",),
-        ("attention",),
-        ("daam",),
-        ("daam", "--calibrate", "elbo"),
-    ):
+    for arguments in (("elbo",), ("attention",), ("daam",), ("daam", "--calibrate", "elbo")):
         code, out, err = shell("segment", picture, "dog", "cat", "--method", *arguments, *options)
         assert code == 0, err
         records[arguments] = json.loads(out)
