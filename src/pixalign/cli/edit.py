@@ -60,12 +60,9 @@ def edit(
     how: dict[str, Any] = {"method": str(method), "blend": None if blend == "none" else str(blend)}
     how |= {"cross_replace": cross_replace, "self_replace": self_replace}
     settings = EditSettings(**how)
-    options: dict[str, Any] = {
-        "inversion": str(inversion),
-        "blend_words": blend_words,
-        "seed": seed,
-    }
-    options |= {"steps": steps, "guidance": guidance, "cache": cache_folder or cache}
+    options: dict[str, Any] = {"steps": steps, "guidance": guidance, "seed": seed}
+    options |= {"inversion": str(inversion), "blend_words": blend_words}
+    options["cache"] = cache_folder or cache
     options["weights"] = _factors(weight or [])
     options["entities"] = entity or _entities(source, settings.aligned_by == "elbo")
     if image is not None:

@@ -23,8 +23,6 @@ LEVELS = (0.25, 0.5, 0.75, 1.0)
 SIDE = 128
 _CHUNK = 32  # scenes painted at once
 _KEPT = 2  # chunks in memory
-
-
 _Chunk = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
