@@ -277,7 +277,12 @@ def test_voc_lists(tmp_path):
     listed.write_text("\n")
     refused(ValueError, r"val.txt' is empty", "voc", tmp_path)
     lines(listed, "a", "b", "2007_000033", "c", "d")
-    refused(FileNotFoundError, r"4 of 5 images .*': a, b, c and 1 more$", "voc", tmp_path)
+    refused(
+        FileNotFoundError,
+        r"4 of 5 images are missing.*JPEGImages': a, b, c and 1 more$",
+        "voc",
+        tmp_path,
+    )
     listed.unlink()
     refused(FileNotFoundError, r"val.txt' is missing", "voc", tmp_path)
 

@@ -30,7 +30,9 @@ def test_coco_train_ids(tmp_path):
     assert dataset[1].present == ()  # stuff only: kept, all background
     for path in home.glob("annotations/val2017/*_labelTrainIds.png"):
         path.unlink()
-    refused(FileNotFoundError, r"TrainIds.png in .* nor .*instances_val2017", "coco", tmp_path)
+    refused(
+        FileNotFoundError, r"_labelTrainIds.png in .* nor .*instances_val2017", "coco", tmp_path
+    )
 
 
 def test_coco_instances(tmp_path):
@@ -70,7 +72,10 @@ def test_coco_instances(tmp_path):
 def test_broken_coco_instances(tmp_path, monkeypatch):
     for outline, message in (
         ("round", r"annotation 7 in .*val2017.json' has no outline"),
-        ({"size": [5, 5], "counts": [0, 25]}, r"7 in .* is of \(5, 5\) pixels; allowed: \(12"),
+        (
+            {"size": [5, 5], "counts": [0, 25]},
+            r"annotation 7 in .* is of \(5, 5\) pixels; allowed: \(12",
+        ),
     ):
         path = trees.instances(tmp_path, [{"id": 7, "category_id": 1, "segmentation": outline}])
         with pytest.raises(ValueError, match=message):
