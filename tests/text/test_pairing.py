@@ -31,26 +31,26 @@ def backbone(sd1):
 def test_a_swapped_word():
     assert groups("a tree and a chair", "a building and a chair") == [
         ("equal", ["a"], ["a"]),
-        ("replaced", ["tree"], ["building"]),
+        ("replace", ["tree"], ["building"]),
         ("equal", ["and", "a", "chair"], ["and", "a", "chair"]),
     ]
 
 
 def test_added_and_removed_words():
     assert groups("a car", "a red car with two dogs")[1:] == [
-        ("inserted", [], ["red"]),
+        ("insert", [], ["red"]),
         ("equal", ["car"], ["car"]),
-        ("inserted", [], ["with", "two", "dogs"]),
+        ("insert", [], ["with", "two", "dogs"]),
     ]
     assert groups("a hot dog", "A dog") == [
         ("equal", ["a"], ["A"]),
-        ("deleted", ["hot"], []),
+        ("delete", ["hot"], []),
         ("equal", ["dog"], ["dog"]),
     ]
 
 
 def test_articles_follow_their_nouns():
-    assert ("replaced", ["tree"], ["oak"]) in groups("a tree, well-known", "an oak, well-known")
+    assert ("replace", ["tree"], ["oak"]) in groups("a tree, well-known", "an oak, well-known")
 
 
 def test_punctuation_and_apostrophes_are_words_of_their_own():
@@ -199,8 +199,8 @@ def test_groups_hold_every_word_once_and_in_order(source, target):
             sides
             == {
                 "equal": (True, True),
-                "replaced": (True, True),
-                "inserted": (False, True),
-                "deleted": (True, False),
+                "replace": (True, True),
+                "insert": (False, True),
+                "delete": (True, False),
             }[group.kind]
         )
