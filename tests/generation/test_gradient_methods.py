@@ -16,8 +16,6 @@ from materialised import observe
 from pixalign.attention import run_until
 from pixalign.backbones import wrap
 from pixalign.backbones.gradients import gradients_to_inputs
-from pixalign.core.batching import BatchSize
-from pixalign.diffusion.sampling import sample
 from pixalign.generation import GENERATION_METHODS, attend_excite, gradient_methods
 from pixalign.generation.attend_excite import AttendExcite
 from pixalign.generation.gradient_methods import attention_maps, map_sites
@@ -48,18 +46,15 @@ REQUESTS = (
 )
 
 
-def plan_of(
-    pipe, requests=(REQUESTS[0],), *, steps=4, size=(64, 64), batch_size="auto", **settings
-):
-    settings = GenerationSettings(steps, 3.0, **settings)
-    return GenerationPlan(wrap(pipe), requests, settings, size, BatchSize(batch_size))
+def plan_of(pipe, requests=(REQUESTS[0],), *, steps=4, size=(32, 32), batch_size=64, **settings):
+    model = model_of(pipe, batch_size=batch_size)
+    return GenerationPlan(model, requests, GenerationSettings(steps, 3.0, **settings), size)
 
 
 def latents_of(plan, kind):
     """The latents to which the method leads, and the method."""
     method = kind(plan)
-    output, before = method.output, method.before
-    return sample(plan.backbone, plan.noise, plan.path, output, before=before), method
+    return plan.sampler.run(plan.noise, method.output, before=method.before), method
 
 
 # ---- the maps ----
@@ -81,7 +76,7 @@ def test_maps_equal_materialised_attention(wide, name, size):
     plan = plan_of(wide(name), REQUESTS[:2], size=size)
     sites = map_sites(plan.backbone)
     with torch.no_grad():
-        steps = plan.path.at(1, 2)
+        steps = plan.sampler.path.at(1, 2)
         found = attention_maps(plan.backbone, plan.noise, steps, plan.texts, sites)
 
     assert found.dtype == torch.float32
@@ -231,7 +226,7 @@ def test_slopes_are_those_of_the_slow_loss(wide, name, kind):
     """Along three directions, the slow loss rises as the gradient says."""
     pipe, index = wide(name), 1
     made = kind(plan_of(pipe))
-    z, time = made.plan.noise.double(), round(made.plan.path.steps.time[index].item())
+    z, time = made.plan.noise.double(), round(made.plan.sampler.path.steps.time[index].item())
     (slopes,) = made.slopes(index, z, [0])
     pick = max if kind is AttendExcite else sum
 
@@ -284,16 +279,6 @@ def test_attend_and_excite_as_diffusers_has_it(monkeypatch, tries):
     moved = (expected - plain).norm().item()
     assert moved > 0.005 * plain.norm().item()
     assert (mine - expected).norm().item() < 1e-4 * moved
-
-
-@pytest.mark.parametrize("kind", BOTH)
-def test_moves_lower_the_loss(wide, kind):
-    made = kind(plan_of(wide("sd1")))
-    z = made.plan.noise
-    (slopes,) = made.slopes(0, z, [0])
-    before = made.total(made.errors[0][0, made.measured[0]])
-    made.slopes(0, z - 0.01 * slopes / slopes.norm(), [0])
-    assert made.total(made.errors[0][0, made.measured[0]]) < before
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -407,16 +392,16 @@ def test_refinement_ends_at_the_target_or_after_twenty_tries(wide, monkeypatch):
 def test_a_batch_gives_what_single_pictures_give(wide, name, kind, monkeypatch):
     # Twenty moves in a random network enlarge rounding ten thousandfold.
     monkeypatch.setattr(attend_excite, "TRIES", 2)
-    together, made = latents_of(plan_of(wide(name), REQUESTS, batch_size=2), kind)
-    again, _ = latents_of(plan_of(wide(name), REQUESTS, batch_size=2), kind)
-    plain, _ = latents_of(plan_of(wide(name), REQUESTS), Plain)
+    few = partial(plan_of, wide(name), steps=3)
+    (together, made), (again, _) = (latents_of(few(REQUESTS, batch_size=2), kind) for _ in "12")
+    plain, _ = latents_of(few(REQUESTS), Plain)
 
     assert torch.equal(together, again)
     left = [2] if kind is AttendExcite else [2, 3]
     assert made.pictures == [picture for picture in range(4) if picture not in left]
     torch.testing.assert_close(together[left], plain[left])
     for picture, asked in enumerate(REQUESTS):
-        alone, single = latents_of(plan_of(wide(name), [asked]), kind)
+        alone, single = latents_of(few([asked]), kind)
         torch.testing.assert_close(together[picture], alone[0], atol=1e-3, rtol=1e-3)
         torch.testing.assert_close(
             made.errors[picture], single.errors[0], atol=1e-3, rtol=1e-3, equal_nan=True
@@ -460,7 +445,7 @@ def test_both_are_methods_of_generate(pipeline):
     assert list(GENERATION_METHODS) == ["elbo", "plain", "attend-excite", "syngen"]
     model, named = model_of(pipeline("sd1")), [list(ENTITIES), ["red cat", "hot car"]]
     for kind in BOTH:
-        options = {"method": kind.name, "size": (64, 64)}
+        options = {"method": kind.name, "size": (32, 32)}
         made = model.generate([PROMPT, OTHER], entities=named, steps=2, **options)
         assert [picture.method for picture in made] == [kind.name] * 2
         assert [picture.errors.shape for picture in made] == [(2, 3), (2, 2)]
@@ -493,11 +478,11 @@ def test_the_network_stays_as_it_was(pipeline, kind, outer, monkeypatch):
     pipe.unet.enable_gradient_checkpointing()
     with torch.no_grad():
         asked = plan_of(pipe)
-        steps = asked.path.at(0, 1)
+        steps = asked.sampler.path.at(0, 1)
         output = asked.backbone.predict(asked.noise, steps, asked.texts)
     before = fingerprint(pipe.unet)
     with outer():
-        found, _ = latents_of(plan_of(pipe, REQUESTS[:2]), kind)
+        found, _ = latents_of(plan_of(pipe, REQUESTS[:2], steps=2), kind)
     after = fingerprint(pipe.unet)
 
     assert before[1] == after[1]
@@ -506,7 +491,7 @@ def test_the_network_stays_as_it_was(pipeline, kind, outer, monkeypatch):
     assert all(p.grad is None for part in (pipe.vae, pipe.text_encoder) for p in part.parameters())
     assert torch.equal(asked.backbone.predict(asked.noise, steps, asked.texts), output)
     assert not found.requires_grad
-    expected, _ = latents_of(plan_of(pipeline("sd1"), REQUESTS[:2]), kind)
+    expected, _ = latents_of(plan_of(pipeline("sd1"), REQUESTS[:2], steps=2), kind)
     assert torch.equal(found, expected)
 
 
@@ -522,7 +507,7 @@ def test_the_pass_ends_at_the_last_layer_that_is_read(pipeline, name):
     ]
     try:
         z = plan.noise.clone().requires_grad_(True)
-        steps = plan.path.at(0, 1)
+        steps = plan.sampler.path.at(0, 1)
         attention_maps(plan.backbone, z, steps, plan.texts, sites).sum().backward()
         early = list(ran)
         ran.clear()

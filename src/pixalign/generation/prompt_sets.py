@@ -74,8 +74,8 @@ DVMP_KINDS = {
     ),
     "object": Kind.of(
         "backpack balloon basket bell bench bicycle boat book bottle bowl bus car chair clock "
-        "crown cup drum guitar hat kettle ladder lamp mug piano plate shoe sofa spoon suitcase table "
-        "teapot train truck umbrella vase violin",
+        "crown cup drum guitar hat kettle ladder lamp mug piano plate shoe sofa spoon "
+        "suitcase table teapot train truck umbrella vase violin",
         "beautiful broken elegant, tiny small big tall, modern old antique, shiny dusty smooth, "
         f"{_COLOURED}, wooden metal glass plastic leather",
     ),
