@@ -101,43 +101,22 @@ def quality(
 
 @lab.command()
 def study(
-    split: Annotated[str, typer.Option(help="val or test.")] = "test",
-    count: Annotated[int, typer.Option(help="Scenes of 2 to 4 objects.", min=3)] = 1200,
-    limit: Annotated[
-        int | None,
-        typer.Option(help="At most so many scenes, a third at each stress level.", min=3),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Runs such as 'study-exponents/lab:sd2' or 'study-*/embedded'."),
     ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="Folder or lab:NAME; the embedded one if left out.")
-    ] = None,
-    thresholds: Annotated[
-        Path | None, typer.Option(help="Result of a val study: fix each variant's threshold by it.")
-    ] = None,
-    parts: Annotated[str, typer.Option(help="Some of these.")] = "main,gamma,sweeps,stress",
-    out: Annotated[
-        Path | None, typer.Option(help="File for the result; beside it, a stopped run is kept.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many scenes.", min=1)] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/study"),
     device: Device = "auto",
-    json_: Json = False,
 ) -> None:
-    """Compare presets, controls and sweeps on scenes whose truth is known."""
-    from lab.study import kept_study, study_of
-    from lab.summary import table
-    from pixalign.backbones.load import hide_loading_bars
+    """Compare exponents, presets and timesteps on scenes whose truth is known; goes on if stopped.
 
-    hide_loading_bars()
-    asked = (model, split, min(count, limit or count))
-    options: dict[str, Any] = {
-        "device": device,
-        "reference": thresholds,
-        "parts": parts.split(","),
-        "stress_scenes": max(1, limit // 3) if limit else 60,
-    }
-    result = study_of(*asked, **options) if out is None else kept_study(*asked, out, **options)
-    if json_:
-        print_json(result)
-    else:
-        print(table(result))
+    docs/lab.md is rendered from the result.json of each run, in docs/lab/study.
+    """
+    from lab.study import run_study
+
+    for folder, result in run_study(out, only=only or (), limit=limit, device=device):
+        print(f"{folder}: {result['done']} images, {result['seconds_per_image']} s each")
 
 
 @lab.command()

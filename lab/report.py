@@ -3,52 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.figures import draw_all, own_label
+from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.backbones.locations import LAB_MODELS
 from pixalign.bench.editing_study import summary as retouched
 from pixalign.bench.generation_study import summary as composed
+from pixalign.bench.tables import effect_cell
 from pixalign.core.files import write_bytes
 from pixalign.pictures.pages import environment
 
-RESULTS = ("test", "val", "stress", "choice", "quality")
-
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """The result files of a docs folder by name; "young" holds those of early checkpoints."""
-    found: dict[str, Any] = {}
-    for name in RESULTS:
-        path = folder / f"{name}.json"
-        if not path.is_file():
-            raise FileNotFoundError(f"{str(path)!r} is missing; `pixalign lab study` writes it")
-        found[name] = json.loads(path.read_text(encoding="utf-8"))
-    found["gates"] = json.loads((folder.parent / "gates.json").read_text(encoding="utf-8"))
-    young = sorted(folder.glob("young-*.json"), key=lambda path: int(path.stem.split("-")[1]))
-    found["young"] = {
-        f"{int(path.stem.split('-')[1]):,}": json.loads(path.read_text(encoding="utf-8"))
-        for path in young
+    """What docs/lab.md is rendered from, by name; ``folder`` is docs/lab.
+
+    "young" holds figures of early checkpoints that nobody can measure again, "earlier" those of
+    the first version's study of the families.
+    """
+    study = read_study(folder / "study", folder.parent / "benchmark")
+    choices = {name: _optional(folder / "families" / f"{name}-choice.json") for name in LAB_MODELS}
+    return {
+        "study": study,
+        "own": strength_label(study[EXPONENTS]["embedded"]),
+        "young": _json(folder / "study" / "young.json"),
+        "quality": _json(folder / "study" / "quality.json"),
+        "gates": _json(folder / "gates.json"),
+        "choices": {name: choice for name, choice in choices.items() if choice},
+        "earlier": _json(folder / "families" / "earlier.json"),
+        "trained": last_lines(folder / "families"),
+        "classifier": last_lines(folder)["classifier"],
     }
-    found["families"] = read_families(folder.parent / "families")
-    found["trained"] = last_lines(folder.parent / "families")
-    found["classifier"] = last_lines(folder.parent)["classifier"]
-    found["own"] = own_label(found["test"])
-    return found
 
 
-def read_families(folder: Path) -> dict[str, Any]:
-    """By family its study, which `pixalign lab families` writes, with its choice of settings."""
-    found = {}
-    for name in LAB_MODELS:
-        path = folder / f"{name}.json"
-        if path.is_file():
-            found[name] = {
-                "study": json.loads(path.read_text(encoding="utf-8")),
-                "choice": _optional(folder / f"{name}-choice.json"),
-            }
-    return found
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _optional(path: Path) -> Any:
@@ -66,9 +56,9 @@ def last_lines(folder: Path) -> dict[str, Any]:
 def report(docs: Path, *, figures: bool = True) -> list[Path]:
     """Render ``docs``/lab.md from its template and ``docs``/lab/study, with the figures, and the
     documents of generation and editing from the results beside them; what was written."""
-    results = read_results(docs / "lab" / "study")
+    results = read_results(docs / "lab")
     if figures:
-        draw_all(results, docs / "lab" / "study")
+        draw_study(results["study"], docs / "lab" / "study")
     values = {"lab": results}
     for name, read in TASKS.items():
         if (docs / f"{name}.md.j2").is_file():
@@ -118,18 +108,19 @@ def share(entry: Mapping[str, Any]) -> str:
 
 
 def points(entry: Mapping[str, Any]) -> str:
-    """ "76.6 (76.0 to 76.9)"."""
-    return f"{entry['miou']:.1f} ({entry['miou_low']:.1f} to {entry['miou_high']:.1f})"
+    """ "76.6 (76.0 to 76.9)"; without an interval where there is none."""
+    low, high = (entry.get(f"miou_{end}", entry.get(end)) for end in ("low", "high"))
+    text = f"{entry['miou']:.1f}"
+    return text if low is None or high is None else f"{text} ({low:.1f} to {high:.1f})"
 
 
-def signed(entry: Mapping[str, Any]) -> str:
-    """ "+0.36 (+0.22 to +0.52)", with a true minus sign."""
-    text = f"{entry['value']:+.2f} ({entry['low']:+.2f} to {entry['high']:+.2f})"
-    return text.replace("-", "−")
+def signed(entry: Mapping[str, Any] | list[float | None] | None) -> str:
+    """ "+0.36 (+0.22 to +0.52)", with a true minus sign, of [value, low, high] or their mapping."""
+    values = [entry["value"], entry["low"], entry["high"]] if isinstance(entry, Mapping) else entry
+    return effect_cell(values, 0).text
 
 
-def correlation(entry: Mapping[str, Any]) -> str:
+def correlation(entry: Sequence[float]) -> str:
     """ "−.54 (−.57 to −.50)"."""
-    values = (entry["value"], entry["low"], entry["high"])
-    value, low, high = (f"{v:+.2f}".replace("0.", ".").replace("-", "−") for v in values)
+    value, low, high = (f"{x:+.2f}".replace("0.", ".").replace("-", "−") for x in entry)
     return f"{value} ({low} to {high})"

@@ -18,7 +18,8 @@ preset: default
 baseline: plain
 rows:
   - name: plain
-    set: {calibrate: false, collect_steps: 2}
+    method: attention
+    set: {collect_steps: 2}
   - name: default
     set: {elbo_steps: 3, collect_steps: 2}
   - name: five
@@ -30,7 +31,8 @@ rows:
   - name: random
     set: {elbo_steps: 3, elbo_strategy: random, collect_steps: 2, collect_strategy: random}
   - name: random uncalibrated
-    set: {calibrate: false, collect_steps: 2, collect_strategy: random}
+    method: attention
+    set: {collect_steps: 2, collect_strategy: random}
   - name: adaptive
     preset: fast
     set: {elbo_steps: 6, elbo_stage: 2, collect_steps: 2, elbo_tolerance: 0.4}

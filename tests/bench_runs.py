@@ -8,6 +8,7 @@ import torch
 from pixalign.bench.metrics import THRESHOLDS, Tally, tally
 from pixalign.bench.spec import load_spec
 from pixalign.bench.store import ImageRow, Run
+from pixalign.methods import METHODS
 
 CLASSES = ("dog", "cat", "car", "tree", "hot dog", "boat")
 COUNTS = dict(zip(CLASSES, (900, 50, 400, 70, 5, 10), strict=True))
@@ -18,7 +19,7 @@ MODEL = {
     "family": "sd",
     "objective": "epsilon",
     "dtype": "float32",
-    "own": {},
+    "settings": {},
 }
 
 
@@ -59,9 +60,11 @@ def image_row(index, scene):
     labels = [label + 1 for label in scene.labels]
     truth = torch.from_numpy(scene.truth)
     tallies = {
-        row: tally(torch.from_numpy(maps)[None], truth, labels, index)[0]
-        if labels
-        else nothing_but_background(index, truth)
+        row: (
+            tuple(tally(torch.from_numpy(maps)[None], truth, labels, index))
+            if labels
+            else (nothing_but_background(index, truth),)
+        )
         for row, maps in scene.heatmaps.items()
     }
     area = tuple(float((scene.truth == n + 1).mean()) for n in range(len(labels)))
@@ -80,7 +83,7 @@ def build(folder, spec="lab-models", *, dataset=None, model="embedded", indices=
     """A run of a shipped spec with the images of those numbers; ``made`` are its scenes."""
     loaded = load_spec(spec)
     # As on a model that the other methods cannot read.
-    rows = [row for row in loaded.rows if row.method == "elbo"]
+    rows = [row for row in loaded.rows if METHODS[row.method].separable]
     dataset = dataset or loaded.datasets[0]
     indices = list(indices)
     header = {
@@ -109,6 +112,7 @@ def build(folder, spec="lab-models", *, dataset=None, model="embedded", indices=
                 "baseline": row.baseline,
                 "config": row.config.resolved("sd").to_dict(),
                 "scores": row.scores,
+                "exponents": row.exponents,
                 "supervised": False,
             }
             for row in rows

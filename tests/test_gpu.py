@@ -14,8 +14,7 @@ from conftest import FAMILIES, QUICK
 from helpers import model_of
 from pixalign.bench.command import run_specs
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.spec import SUPERVISED
-from pixalign.methods import METHODS, method
+from pixalign.methods import METHODS
 from pixalign.scenes.atlas import class_names as scene_classes
 
 pytestmark = [
@@ -170,10 +169,10 @@ def test_methods_on_the_gpu(name):
     scene = open_dataset("lab", None, "test", 1)[0]
     present = [scene_classes()[label] for label in scene.present]
     more = {}
-    if name in SUPERVISED:
+    if METHODS[name].supervised:
         more["target_masks"] = np.stack([scene.truth == label + 1 for label in scene.present])
     gpu, cpu = (
-        method(name, aligner, **METHOD_OPTIONS.get(name, {})).align(scene.image, present, **more)
+        METHODS[name](aligner, **METHOD_OPTIONS.get(name, {})).align(scene.image, present, **more)
         for aligner in (model_of(device=device, dtype="float32") for device in ("cuda", "cpu"))
     )
     difference = np.abs(gpu.heatmaps - cpu.heatmaps)
@@ -185,9 +184,13 @@ def test_benchmark_on_the_gpu(tmp_path):
     found = {}
     for device in ("cuda", "cpu"):
         (_, found[device]), *_ = run_specs(
-            ["lab-sota"], root=None, model=None, datasets=[], limit=2, out=tmp_path / device,
-            counts=None, seed=0, device=device, dtype="float32", batch_size="auto", show=False,
-        )  # fmt: skip
+            ["lab-sota"],
+            lambda where: pa.load(device=where, dtype="float32"),
+            limit=2,
+            out=tmp_path / device,
+            device=device,
+            show=False,
+        )
     for name, row in found["cpu"]["rows"].items():
         assert found["cuda"]["rows"][name]["oracle"]["miou"] == pytest.approx(
             row["oracle"]["miou"], abs=1.0

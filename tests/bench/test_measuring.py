@@ -21,7 +21,7 @@ from pixalign.methods import Daam, DiffSeg
 
 METHODS = """
   - {name: DAAM, method: daam}
-  - {name: DAAM + ELB, method: daam, set: {calibrate: true, elbo_steps: 3}}
+  - {name: DAAM + ELB, method: daam, set: {calibrate: elbo, elbo_steps: 3}}
 """
 HEAD = SPEC[: SPEC.index("  - name: plain")]
 QUICK = SPEC[: SPEC.index("  - name: strong")]  # plain, default, five
@@ -34,8 +34,8 @@ def spec_of(tmp_path, text):
 
 
 @pytest.fixture
-def aligner(wide):
-    return pa.Aligner(wide("sd1"))
+def model(wide):
+    return pa.load(wide("sd1"))
 
 
 def dataset_of(tmp_path, count, **options):
@@ -51,10 +51,10 @@ def subjects_of(dataset, seed=7, of=None):
 
 
 @pytest.fixture
-def work(aligner, monkeypatch):
+def work(model, monkeypatch):
     """A clock that stands still but for passes (1 each), encoding (100) and heatmaps (900)."""
     spent = types.SimpleNamespace(total=0)
-    backbone, heatmaps_under = aligner.backbone, measuring.heatmaps_under
+    backbone, heatmaps_under = model.backbone, measuring.heatmaps_under
     predict, encode = backbone.predict, backbone.encode_image
 
     def passes(z, *rest, **options):
@@ -76,11 +76,11 @@ def work(aligner, monkeypatch):
     return spent
 
 
-def test_a_row_is_charged_what_it_uses(aligner, work, tmp_path):
+def test_a_row_is_charged_what_it_uses(model, work, tmp_path):
     spec = spec_of(tmp_path, QUICK + METHODS)
     (subject,) = subjects_of(dataset_of(tmp_path, 2), of=[1])
     assert len(subject.labels) == 1
-    _, spent = measure(Bench.of(spec.rows, aligner), [subject])
+    _, spent = measure(Bench.of(spec.rows, model), [subject])
     assert spent == pytest.approx(
         {
             "plain": 100 + 2 + 300,  # three rows have their heatmaps made together
@@ -90,28 +90,28 @@ def test_a_row_is_charged_what_it_uses(aligner, work, tmp_path):
             "DAAM + ELB": 100 + 20 + 3,
         }
     )
-    # DAAM's ELBO has another noise: the aligner's collecting, by which it is drawn, is longer.
+    # DAAM's ELBO has another noise: the model's collecting, by which it is drawn, is longer.
     assert work.total == 100 + 2 + (3 + 5 + 3) + 900 + 20 + 20
 
 
-def test_other_collecting_is_not_charged(aligner, work, tmp_path):
-    other = "  - {name: longer, set: {calibrate: false, collect_steps: 7}}\n"
+def test_other_collecting_is_not_charged(model, work, tmp_path):
+    other = "  - {name: longer, method: attention, set: {collect_steps: 7}}\n"
     spec = spec_of(tmp_path, SPEC[: SPEC.index("  - name: five")] + other)
     (subject,) = subjects_of(dataset_of(tmp_path, 2), of=[1])
-    _, spent = measure(Bench.of(spec.rows, aligner), [subject])
+    _, spent = measure(Bench.of(spec.rows, model), [subject])
     assert spent == {"plain": 552, "default": 555, "longer": 100 + 7 + 900}
 
 
-def test_calibrating_costs_more(aligner, tmp_path):
+def test_calibrating_costs_more(model, tmp_path):
     """By the clock on the wall."""
     spec = spec_of(tmp_path, SPEC[: SPEC.index("  - name: five")].replace("steps: 3", "steps: 60"))
-    _, spent = measure(Bench.of(spec.rows, aligner), subjects_of(dataset_of(tmp_path, 4)))
+    _, spent = measure(Bench.of(spec.rows, model), subjects_of(dataset_of(tmp_path, 4)))
     assert 0 < spent["plain"] < spent["default"]
 
 
-def test_an_image_without_classes_costs_nothing(aligner, tmp_path):
+def test_an_image_without_classes_costs_nothing(model, tmp_path):
     spec = spec_of(tmp_path, QUICK)
-    _, spent = measure(Bench.of(spec.rows, aligner), subjects_of(dataset_of(tmp_path, 1)))
+    _, spent = measure(Bench.of(spec.rows, model), subjects_of(dataset_of(tmp_path, 1)))
     assert spent == {"plain": 0, "default": 0, "five": 0}
 
 
@@ -130,10 +130,10 @@ def test_a_gpu_is_waited_for(monkeypatch):
 # ---- memory ----
 
 
-def test_attention_is_let_go_before_more_is_read(aligner, tmp_path, monkeypatch):
+def test_attention_is_let_go_before_more_is_read(model, tmp_path, monkeypatch):
     """Of one setting and of as many images as the budget holds; the results stay the same."""
     spec = spec_of(tmp_path, SPEC)
-    bench, dataset = Bench.of(spec.rows, aligner), dataset_of(tmp_path, 8)
+    bench, dataset = Bench.of(spec.rows, model), dataset_of(tmp_path, 8)
     expected, _ = measure(bench, subjects_of(dataset))
     real, held, sizes = measuring.attention_maps, [], []
 
@@ -148,10 +148,10 @@ def test_attention_is_let_go_before_more_is_read(aligner, tmp_path, monkeypatch)
     monkeypatch.setattr(measuring, "images_at_once", lambda *arguments: 2)
     rows, _ = measure(bench, subjects_of(dataset))
     assert set(sizes) == {1, 2} or set(sizes) == {2}
-    assert sum(sizes) == 6 * len(bench.points.collecting)  # two of the images have no classes
+    assert sum(sizes) == 6 * len(bench.measurements.collecting)  # two of the images have no classes
     for own, theirs in zip(rows, expected, strict=True):
-        for name, tally in own.tallies.items():
-            assert (tally.claimed - theirs.tallies[name].claimed).abs().max() <= 2, name
+        for name, (tally,) in own.tallies.items():
+            assert (tally.claimed - theirs.tallies[name][0].claimed).abs().max() <= 2, name
         assert own.maps.keys() == theirs.maps.keys()
         assert own.losses.keys() == theirs.losses.keys()
 
@@ -166,9 +166,9 @@ def test_seeds_come_of_the_seed_and_the_key():
     assert all(0 <= seed < 2**63 for seed in found)
 
 
-def test_noise_does_not_depend_on_the_place(aligner, tmp_path):
+def test_noise_does_not_depend_on_the_place(model, tmp_path):
     spec, dataset = spec_of(tmp_path, QUICK), dataset_of(tmp_path, 4)
-    bench = Bench.of(spec.rows, aligner)
+    bench = Bench.of(spec.rows, model)
     turned = dataclasses.replace(dataset, keys=dataset.keys[::-1])
     rows, again = (measure(bench, subjects_of(one))[0] for one in (dataset, turned))
     by_key = {row.key: row for row in again}
@@ -190,9 +190,9 @@ def with_nan(real):
     return broken
 
 
-def test_nan_is_told_with_the_image(aligner, tmp_path, monkeypatch):
+def test_nan_is_told_with_the_image(model, tmp_path, monkeypatch):
     spec = spec_of(tmp_path, HEAD + "  - {name: plain, method: daam}\n  - {name: ours}\n")
-    bench, dataset = Bench.of(spec.rows, aligner), dataset_of(tmp_path, 3)
+    bench, dataset = Bench.of(spec.rows, model), dataset_of(tmp_path, 3)
     text = "hold NaN in torch.float64; load the model with dtype='float32' or 'bfloat16'"
     with monkeypatch.context() as patch:
         patch.setattr(measuring, "attention_maps", with_nan(measuring.attention_maps))
@@ -206,23 +206,23 @@ def test_nan_is_told_with_the_image(aligner, tmp_path, monkeypatch):
         with pytest.raises(FloatingPointError, match=f"^image '001': losses {text}"):
             measure(bench, subjects_of(dataset))
     with monkeypatch.context() as patch:
-        find = Daam._find
+        find = Daam.find
         patch.setattr(
-            Daam, "_find", lambda *a: dataclasses.replace(f := find(*a), cross=f.cross * torch.nan)
+            Daam, "find", lambda *a: dataclasses.replace(f := find(*a), cross=f.cross * torch.nan)
         )
         with pytest.raises(FloatingPointError, match=f"^image '001': attention maps {text}"):
             measure(bench, subjects_of(dataset))
 
 
-def test_options_are_checked_before_the_first_image(aligner, tmp_path, monkeypatch):
+def test_options_are_checked_before_the_first_image(model, tmp_path, monkeypatch):
     spec = spec_of(tmp_path, HEAD + "  - {name: plain, method: diffseg, options: {anchors: 1}}\n")
     dataset = dataset_of(tmp_path, 1)
     with pytest.raises(ValueError, match="anchors, iterations and threshold are 1"):
-        runner.run(spec, dataset, aligner, tmp_path / "out", model="m", show=False)
+        runner.run(spec, dataset, model, tmp_path / "out", show=False)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_method_is_built_once_with_its_options(aligner, tmp_path, monkeypatch):
+def test_a_method_is_built_once_with_its_options(model, tmp_path, monkeypatch):
     spec = spec_of(tmp_path, HEAD + "  - {name: plain, method: diffseg, options: {anchors: 3}}\n")
     built = []
 
@@ -233,7 +233,7 @@ def test_a_method_is_built_once_with_its_options(aligner, tmp_path, monkeypatch)
 
     monkeypatch.setitem(baselines.METHODS, "diffseg", Counted)
     dataset = dataset_of(tmp_path, 4)
-    runner.run(spec, dataset, aligner, tmp_path / "out", model="m", show=False)
+    runner.run(spec, dataset, model, tmp_path / "out", show=False)
     assert built == [{"anchors": 3}]
 
 

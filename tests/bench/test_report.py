@@ -13,10 +13,18 @@ from bench_runs import COUNTS, build, scenes
 from pixalign.bench.document import render_benchmark
 from pixalign.bench.plots import plots
 from pixalign.bench.report import describe_config, duration, write_report
-from pixalign.bench.sheets import sheets
+from pixalign.bench.result_grid import result_grids
 from pixalign.bench.spec import load_spec
 from pixalign.bench.summary import summarise, write_result
-from pixalign.bench.tables import Cell, Table, effect_cell, markdown, markdown_page, signed, tables
+from pixalign.bench.tables import (
+    Cell,
+    Table,
+    effect_cell,
+    markdown,
+    markdown_page,
+    result_tables,
+    signed,
+)
 from pixalign.config import AlignConfig
 
 pytest.importorskip("matplotlib")
@@ -78,7 +86,7 @@ def results(folder, page):
 
 @pytest.fixture(scope="module")
 def by_spec(results):
-    return {sheet.any["spec"]: tables(sheet) for sheet in sheets(results)}
+    return {grid.any["spec"]: result_tables(grid) for grid in result_grids(results)}
 
 
 def one_of(results, spec, dataset=None, model=None):
@@ -262,14 +270,14 @@ def test_markdown():
 
 def test_a_changed_spec_and_one_of_ones_own(folder, results):
     result = dict(one_of(results, "lab-models"), digest="0" * 64, limit=None)
-    (sheet,) = sheets([result])
+    (grid,) = result_grids([result])
     assert "The spec has changed since this run." not in markdown_page([result])  # it is whole
     partial = dict(result, complete=False)
     assert "The spec has changed since this run." in markdown_page([partial])
     own = dict(result, spec="my-own")
-    (sheet,) = sheets([own])
-    assert sheet.spec is None
-    assert [table.head[-1] for table in tables(sheet)] == ["lab", "lab", "Fixed threshold"]
+    (grid,) = result_grids([own])
+    assert grid.spec is None
+    assert [table.head[-1] for table in result_tables(grid)] == ["lab", "lab", "Fixed threshold"]
 
 
 # ---- plots ----
@@ -369,11 +377,13 @@ def test_wrong_folders_are_told_apart(tmp_path):
 
 
 def test_configs_in_few_words():
-    model = {"family": "sd3", "own": {"gamma": 0.5, "threshold": 0.3}}
+    model = {"family": "sd3", "settings": {"gamma": 0.5, "threshold": 0.3}}
     for preset in ("default", "paper", "official", "fast", "uncalibrated"):
-        config = AlignConfig.preset(preset).resolved("sd3", model["own"]).to_dict()
+        config = AlignConfig.preset(preset).resolved("sd3", model["settings"]).to_dict()
         assert describe_config(json.loads(json.dumps(config)), model) == preset
-    changed = AlignConfig.official(gamma=0.25, elbo_timesteps=None).resolved("sd3", model["own"])
+    changed = AlignConfig.official(gamma=0.25, elbo_timesteps=None).resolved(
+        "sd3", model["settings"]
+    )
     text = describe_config(json.loads(json.dumps(changed.to_dict())), model)
     assert text == "official, gamma = 0.25, elbo_timesteps = null"
 

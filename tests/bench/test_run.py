@@ -1,4 +1,4 @@
-"""A benchmark's rows are what the aligner gives; a run can be stopped, shared and gone on with."""
+"""A benchmark's rows are what the model gives; a run can be stopped, shared and gone on with."""
 
 import dataclasses
 import json
@@ -18,12 +18,12 @@ from bench_folder import CLASSES, SPEC, folder_of
 from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
 from pixalign.bench import measuring, runner
 from pixalign.bench.datasets import open_dataset
+from pixalign.bench.measurements import Measurements, union
 from pixalign.bench.measuring import image_seed
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, tally
-from pixalign.bench.points import Points, union
 from pixalign.bench.spec import load_spec
 from pixalign.bench.store import IMAGES, ImageRow, Run, find_runs
-from pixalign.methods import method
+from pixalign.methods import METHODS
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ def small(tmp_path):
     return load_spec(path)
 
 
-def expected(aligner, sample, index, config):
+def expected(model, sample, index, config):
     """The tally of one image as a user would count it."""
     names = [CLASSES[label] for label in sample.present]
     heatmaps = torch.from_numpy(
-        aligner.align(sample.image, names, config=config, seed=image_seed(7, sample.key)).heatmaps
+        model.align(sample.image, names, config=config, seed=image_seed(7, sample.key)).heatmaps
     )
     return counted(heatmaps, sample, index)
 
@@ -60,9 +60,9 @@ def counted(heatmaps, sample, index):
 
 
 def test_rows_are_what_the_aligner_gives(wide, spec, tmp_path):
-    aligner = pa.Aligner(wide("sd1"))
+    model = pa.load(wide("sd1"))
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 5, ((48, 40), (40, 60))))
-    found = runner.run(spec, dataset, aligner, tmp_path, model="tiny", seed=7, show=False)
+    found = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
     images = list(found.images())
     assert [image.key for image in images] == list(dataset.keys)
     assert images[4].labels == ()
@@ -72,16 +72,16 @@ def test_rows_are_what_the_aligner_gives(wide, spec, tmp_path):
         if not image.labels:
             continue
         for row in spec.rows:
-            own = image.tallies[row.name]
+            (own,) = image.tallies[row.name]
             if row.scores is None:
-                theirs = expected(aligner, sample, index, row.config)
+                theirs = expected(model, sample, index, row.config)
                 assert torch.equal(own.hits, theirs.hits), row.name
                 assert torch.equal(own.claimed, theirs.claimed), row.name
                 assert torch.equal(own.true, theirs.true)
                 assert torch.equal(own.label, theirs.label)
     tallies = images[3].tallies
-    assert not torch.equal(tallies["constant"].claimed, tallies["plain"].claimed)
-    assert not torch.equal(tallies["five"].claimed, tallies["default"].claimed)
+    assert not torch.equal(tallies["constant"][0].claimed, tallies["plain"][0].claimed)
+    assert not torch.equal(tallies["five"][0].claimed, tallies["default"][0].claimed)
 
 
 def test_baselines_are_what_they_give_themselves(wide, tmp_path):
@@ -91,15 +91,15 @@ def test_baselines_are_what_they_give_themselves(wide, tmp_path):
         SPEC[: SPEC.index("  - name: plain")]
         + """
   - {name: plain, method: daam, set: {elbo_steps: 3}}
-  - {name: calibrated, method: daam, set: {elbo_steps: 3, calibrate: true, gamma: 1/4}}
-  - {name: constant, method: daam, set: {calibrate: true, centred: true}, scores: 1/2}
+  - {name: calibrated, method: daam, set: {elbo_steps: 3, calibrate: elbo, gamma: 1/4}}
+  - {name: constant, method: daam, set: {calibrate: elbo, centred: true}, scores: 1/2}
   - {name: segmenter, method: diffsegmenter}
 """
     )
     path.write_text(rows)
-    spec, aligner = load_spec(path), pa.Aligner(wide("sd1"))
+    spec, model = load_spec(path), pa.load(wide("sd1"))
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
-    run = runner.run(spec, dataset, aligner, tmp_path, model="m", seed=7, show=False)
+    run = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
     image, sample = list(run.images())[3], dataset[3]
     names = [CLASSES[label] for label in sample.present]
     assert set(run.row_seconds) == set(image.tallies)
@@ -108,32 +108,33 @@ def test_baselines_are_what_they_give_themselves(wide, tmp_path):
         if row.scores is not None:
             config = dataclasses.replace(row.config, centred=False)
             options = {"scores": [row.scores] * len(names), "config": config}
-        found = method(row.method, aligner).align(
+        found = METHODS[row.method](model).align(
             sample.image, names, seed=image_seed(7, "003"), **options
         )
         theirs = counted(torch.from_numpy(found.heatmaps), sample, 3)
-        assert torch.equal(image.tallies[row.name].claimed, theirs.claimed), row.name
-        assert torch.equal(image.tallies[row.name].hits, theirs.hits), row.name
-    claimed = {name: own.claimed for name, own in image.tallies.items()}
+        (own,) = image.tallies[row.name]
+        assert torch.equal(own.claimed, theirs.claimed), row.name
+        assert torch.equal(own.hits, theirs.hits), row.name
+    claimed = {name: own.claimed for name, (own,) in image.tallies.items()}
     assert not torch.equal(claimed["plain"], claimed["calibrated"])
     assert not torch.equal(claimed["plain"], claimed["constant"])
 
 
 def test_methods_that_cannot_read_a_model_are_missing(pipeline, tmp_path):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
-    aligner = pa.Aligner(pipeline("sd3"))
-    run = runner.run(load_spec("sota"), dataset, aligner, tmp_path, model="m", show=False)
+    model = pa.load(pipeline("sd3"))
+    run = runner.run(load_spec("sota"), dataset, model, tmp_path, show=False)
     assert [row["name"] for row in run.header["rows"]] == ["ELBO-T2IAlign"]
     assert run.header["missing"][0] == "DAAM"
     assert len(run.header["missing"]) == 5
 
 
 def test_an_image_without_classes_is_all_background(wide, small, tmp_path):
-    aligner = pa.Aligner(wide("sd1"))
+    model = pa.load(wide("sd1"))
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
-    (image,) = runner.run(small, dataset, aligner, tmp_path, model="x", show=False).images()
+    (image,) = runner.run(small, dataset, model, tmp_path, show=False).images()
     counted = int((dataset.truth(0) != IGNORE).sum())
-    for own in image.tallies.values():
+    for (own,) in image.tallies.values():
         assert own.label.tolist() == [0]
         assert own.true.tolist() == [counted]
         assert own.hits.tolist() == own.claimed.tolist() == [[counted] * len(THRESHOLDS)]
@@ -141,10 +142,10 @@ def test_an_image_without_classes_is_all_background(wide, small, tmp_path):
 
 def test_shared_measurements_are_made_once(wide, spec, tmp_path, monkeypatch):
     """Passes: 8 and 2 x 2 for maps of 3 kinds ... and the union of the ELBO's timesteps."""
-    aligner = pa.Aligner(wide("sd1"))
+    model = pa.load(wide("sd1"))
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
     seen = {"elbo": 0, "collect": 0}
-    epsilon, predict = aligner.backbone.epsilon, aligner.backbone.predict
+    epsilon, predict = model.backbone.epsilon, model.backbone.predict
 
     def counted(z, *rest, **options):
         seen["collect"] += len(z)
@@ -154,19 +155,19 @@ def test_shared_measurements_are_made_once(wide, spec, tmp_path, monkeypatch):
         seen["elbo"] += len(z)
         return epsilon(z, *rest)
 
-    monkeypatch.setattr(aligner.backbone, "predict", counted)
-    monkeypatch.setattr(aligner.backbone, "epsilon", scored)
-    runner.run(spec, dataset, aligner, tmp_path / "out", model="tiny", show=False)
+    monkeypatch.setattr(model.backbone, "predict", counted)
+    monkeypatch.setattr(model.backbone, "epsilon", scored)
+    runner.run(spec, dataset, model, tmp_path / "out", show=False)
     # One class: 3 even, 5 even (of which the middle is a new noise), 3 random, 6 even; 3 kept.
-    points = Points.of(spec.rows, "sd", {})
-    assert len(points.collecting) == 4  # plain, random twice, kept
-    assert len(points.scoring) == 5
+    measurements = Measurements.of(spec.rows, pa.load(wide("sd1")))
+    assert len(measurements.collecting) == 4  # plain, random twice, kept
+    assert len(measurements.scoring) == 5
     assert seen["elbo"] == 3 + 5 + 3 + 6 + 3
     assert seen["collect"] - seen["elbo"] == 4 * 2
 
 
 def test_the_union_of_visits_has_nothing_twice(wide):
-    backbone = pa.Aligner(wide("sd1")).backbone
+    backbone = pa.load(wide("sd1")).backbone
     latents = torch.zeros(1, 4, 8, 8)
 
     def visit(**settings):
@@ -199,8 +200,8 @@ def test_timesteps_that_coincide_in_one_image_only(wide, tmp_path, monkeypatch):
 """
     )
     path.write_text(rows)
-    spec, aligner = load_spec(path), pa.Aligner(wide("sd1"))
-    schedule = aligner.backbone.schedule
+    spec, model = load_spec(path), pa.load(wide("sd1"))
+    schedule = model.backbone.schedule
     at, lengths = type(schedule).at_positions, set()
     monkeypatch.setattr(  # twelve timesteps in all, so that random ones coincide with even ones
         type(schedule), "at_positions", lambda self, p: at(self, ((p * 12).floor() + 0.5) / 12)
@@ -210,13 +211,13 @@ def test_timesteps_that_coincide_in_one_image_only(wide, tmp_path, monkeypatch):
         measuring, "of_one_length", lambda v: lengths.update(len(x.steps) for x in v) or whole(v)
     )
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 8))
-    run = runner.run(spec, dataset, aligner, tmp_path, model="m", seed=7, show=False)
+    run = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
     images = list(run.images())
     assert len(lengths) > 1
     for index in (1, 3, 6):
         for row in spec.rows:
-            theirs = expected(aligner, dataset[index], index, row.config)
-            assert torch.equal(images[index].tallies[row.name].claimed, theirs.claimed)
+            theirs = expected(model, dataset[index], index, row.config)
+            assert torch.equal(images[index].tallies[row.name][0].claimed, theirs.claimed)
 
 
 # ---- stopping and going on ----
@@ -229,9 +230,9 @@ def quick(monkeypatch):
 
 
 def test_a_stopped_run_goes_on_to_the_same_bytes(wide, small, tmp_path, quick, monkeypatch):
-    aligner = pa.Aligner(wide("sd1"))
+    model = pa.load(wide("sd1"))
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 6))
-    whole = runner.run(small, dataset, aligner, tmp_path / "whole", model="m", show=False)
+    whole = runner.run(small, dataset, model, tmp_path / "whole", show=False)
     calls, real = [], runner.measure
 
     def stopped(*arguments):
@@ -242,33 +243,33 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(wide, small, tmp_path, quick, m
 
     monkeypatch.setattr(runner, "measure", stopped)
     with pytest.raises(KeyboardInterrupt):
-        runner.run(small, dataset, aligner, tmp_path / "parts", model="m", show=False)
+        runner.run(small, dataset, model, tmp_path / "parts", show=False)
     part = Run.open(next((tmp_path / "parts").iterdir()))
     assert part.done() == {0, 1}
     with (part.folder / "images.0.jsonl").open("a") as file:
         file.write('{"index": 2, "key": "cut o')  # a kill in the middle of a line
     assert part.done() == {0, 1}
 
-    again = runner.run(small, dataset, aligner, tmp_path / "parts", model="m", show=False)
+    again = runner.run(small, dataset, model, tmp_path / "parts", show=False)
     assert len(calls) == 4  # two chunks more
     assert again.done() == set(range(6))
     assert (again.folder / IMAGES).read_bytes() == (whole.folder / IMAGES).read_bytes()
     assert not list(again.folder.glob("images.*.jsonl"))
-    runner.run(small, dataset, aligner, tmp_path / "parts", model="m", show=False)
+    runner.run(small, dataset, model, tmp_path / "parts", show=False)
     assert len(calls) == 4  # nothing is done twice
 
 
 def test_other_settings_do_not_mix(wide, small, tmp_path):
-    aligner = pa.Aligner(wide("sd1"))
+    model = pa.load(wide("sd1"))
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
-    done = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    done = runner.run(small, dataset, model, tmp_path, show=False)
     before = (done.folder / IMAGES).read_bytes()
     with pytest.raises(ValueError, match=r"another run: seed was 0, is 1; choose another --out"):
-        runner.run(small, dataset, aligner, tmp_path, model="m", seed=1, show=False)
+        runner.run(small, dataset, model, tmp_path, seed=1, show=False)
     path = tmp_path / "small.yaml"
     path.write_text(path.read_text().replace("elbo_steps: 3", "elbo_steps: 4"))
     with pytest.raises(ValueError, match=r"another run: digest was"):
-        runner.run(load_spec(path), dataset, aligner, tmp_path, model="m", show=False)
+        runner.run(load_spec(path), dataset, model, tmp_path, show=False)
     header = json.loads((done.folder / "run.json").read_text())
     header["rows"][1]["config"]["gamma"] = 0.5
     with pytest.raises(ValueError, match=r"rows.default.config.gamma was 0.33\d*, is 0.5;"):
@@ -309,23 +310,27 @@ def test_a_line_holds_the_whole_row(data):
     row = ImageRow(
         4, "kéy", labels, (0.25,) * classes, "size=1", labels[0],
         losses={"a": torch.rand(classes, 3)}, maps={"m": torch.rand(classes, 2, 2).half()},
-        tallies={"one": both[0], "two": both[1]},
+        visible=(0.5,) * classes, elbo=None, activation=(1.25,) * classes,
+        tallies={"one": both[:1], "two": both},
     )  # fmt: skip
     again = ImageRow.from_line(row.to_line())
     assert again.to_line() == row.to_line()
     assert (again.index, again.key, again.labels, again.group) == (4, "kéy", labels, "size=1")
     assert torch.equal(again.losses["a"], row.losses["a"])
     assert torch.equal(again.maps["m"], row.maps["m"])
-    for name, own in row.tallies.items():
-        for field in ("image", "label", "true", "hits", "claimed"):
-            assert torch.equal(getattr(again.tallies[name], field), getattr(own, field))
+    for name in ("visible", "elbo", "activation"):
+        assert getattr(again, name) == getattr(row, name)
+    for name, drawn in row.tallies.items():
+        for own, theirs in zip(drawn, again.tallies[name], strict=True):
+            for field in ("image", "label", "true", "hits", "claimed"):
+                assert torch.equal(getattr(theirs, field), getattr(own, field))
 
 
 def test_a_folder_without_results_is_explained(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no results; allowed: what `pixalign bench"):
         find_runs(tmp_path)
     (tmp_path / "run.json").write_text('{"format": 99}')
-    with pytest.raises(ValueError, match="has format 99; allowed: 2"):
+    with pytest.raises(ValueError, match="has format 99; allowed: 3"):
         find_runs(tmp_path)
 
 
@@ -336,7 +341,7 @@ def test_bad_input_is_said_before_a_model_is_loaded(shell, tmp_path, monkeypatch
     def load(*arguments, **options):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(pa.Aligner, "from_pretrained", load)
+    monkeypatch.setattr("pixalign.model.load", load)
     folder_of(tmp_path / "data", 2)
     for arguments, message in (
         (["nothing"], "spec is 'nothing'"),
@@ -344,7 +349,7 @@ def test_bad_input_is_said_before_a_model_is_loaded(shell, tmp_path, monkeypatch
         (["models", "--root", tmp_path / "absent"], "absent"),
         (["models", "--root", tmp_path / "data"], "VOCdevkit"),
         (["models", "--dataset", "lab"], "is for voc, context, coco, ade20k, not lab"),
-        (["models", "--dataset", "vocs"], "dataset is 'vocs'"),
+        (["models", "--dataset", "vocs"], "'vocs' is not one of 'voc'"),
         (["lab-models", "--batch-size", "none"], "batch_size is 'none'"),
         (["lab-models", "--device", "tpu"], "device"),
     ):

@@ -8,10 +8,12 @@ import pytest
 from pixalign import AlignConfig
 from pixalign.bench.spec import load_spec, spec_names
 from pixalign.diffusion.timesteps import STRATEGIES
+from pixalign.methods import METHODS
 
 PAPER = Path(__file__).parents[2] / ".." / "shared" / "paper.tex"
 TWINS = [name for name in spec_names() if name.startswith("lab-")]
-ORIGINALS = [name for name in spec_names() if name not in TWINS]
+STUDY = [name for name in spec_names() if name.startswith("study-")]
+ORIGINALS = [name for name in spec_names() if name not in (*TWINS, *STUDY)]
 
 
 def leaves(numbers, above=()):
@@ -149,10 +151,10 @@ def test_every_table_has_a_twin_on_the_lab():
 
 
 CHANGES = {
-    "sota": {"calibrate"},
-    "models": {"calibrate"},
-    "more-models": {"calibrate"},
-    "phrases": {"calibrate", "elbo_text"},
+    "sota": {"method", "calibrate"},
+    "models": {"method", "calibrate"},
+    "more-models": {"method", "calibrate"},
+    "phrases": {"method", "calibrate", "elbo_text"},
     "elbo-steps": {"elbo_steps", "elbo_timesteps"},
     "more-elbo-steps": {"elbo_steps", "elbo_timesteps"},
     "strategies": {"elbo_steps", "elbo_timesteps", "elbo_strategy"},
@@ -160,21 +162,21 @@ CHANGES = {
     "collecting": {
         "collect_steps", "collect_strategy", "collect_timesteps", "elbo_steps", "elbo_timesteps"
     },
-    "frequency": {"calibrate"},
-    "methods-calibrated": {"calibrate"},
+    "frequency": {"method", "calibrate"},
+    "methods-calibrated": {"method", "calibrate"},
     "gamma": {"gamma"},
-    "toy": {"calibrate"},
+    "toy": {"method", "calibrate"},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", spec_names())
+@pytest.mark.parametrize("name", [*ORIGINALS, *TWINS])
 def test_rows_change_only_what_the_table_is_about(name):
     """From the released code's settings; twins and the toy data from the default ones."""
     preset = "default" if name == "toy" or name in TWINS else "official"
-    start = AlignConfig.preset(preset).to_dict()
+    start = AlignConfig.preset(preset, method="elbo", calibrate="elbo").to_dict()
     for row in load_spec(name).rows:
         changed = {key for key, value in row.config.to_dict().items() if value != start[key]}
-        other = {"threshold"} if name in TWINS and row.method != "elbo" else set()
+        other = {"threshold"} if name in TWINS and not METHODS[row.method].separable else set()
         assert changed <= CHANGES[name.removeprefix("lab-")] | other, row.name
 
 
@@ -192,7 +194,7 @@ def test_rows_do_what_their_names_say():
         own = {"collect_range": (0.3, 0.5)}
         for row, config in configs(name).items():
             count, strategy = row.split()
-            config = config.resolved(own=own)  # a model's own range must not step in
+            config = config.resolved(settings=own)  # a model's own range must not step in
             assert config.collect_range is None
             assert (config.collect_strategy, config.collect_count) == (strategy, int(count))
             assert config.elbo_count == 10
@@ -206,30 +208,56 @@ def test_rows_do_what_their_names_say():
         rows = load_spec(name).rows
         assert [row.scores for row in rows] == [1 / 2, 1 / 3, 1 / 4, None]
         own = {"centred": True, "gamma": 0.6}  # centred, a shared score would do nothing
-        assert not any(row.config.resolved(own=own).centred for row in rows)
-        assert rows[-1].config.resolved(own=own).gamma == 1 / 3
+        assert not any(row.config.resolved(settings=own).centred for row in rows)
+        assert rows[-1].config.resolved(settings=own).gamma == 1 / 3
     for name in ("models", "lab-models", "frequency", "toy"):
-        switches = [config.calibrate for config in configs(name).values()]
+        switches = [config.calibrated for config in configs(name).values()]
         assert switches == [False, True]
-    texts = [config.elbo_text for config in configs("phrases").values() if config.calibrate]
+    texts = [config.elbo_text for config in configs("phrases").values() if config.calibrated]
     assert texts == ["name", "phrase"]
+
+
+def test_the_study_has_every_control_at_both_strengths():
+    rows = {row.name: row for row in load_spec("study-exponents").rows}
+    rules = {"random order": "shuffled", "reversed order": "reversed", "inverted": "inverted",
+             "best order": "best-order"}  # fmt: skip
+    own = {"gamma": 0.6, "centred": True}
+    for strength, expected in (("own strength", (0.6, True)), ("1/gamma = 3", (1 / 3, False))):
+        assert rows[strength].exponents == "elbo"
+        for name, rule in rules.items():
+            row = rows[f"{strength}, {name}"]
+            config = row.config.resolved(settings=own)
+            assert (row.exponents, row.supervised) == (rule, rule == "best-order")
+            assert (config.gamma, config.centred) == expected
+    for name, row in rows.items():
+        if name.startswith("constant"):
+            assert 1 / row.scores == pytest.approx(float(name.split()[1]))
+        elif name.startswith("1/gamma"):
+            strength = float(name.split(",")[0].split()[-1])
+            assert 1 / row.config.gamma == pytest.approx(strength)
+            assert row.config.centred == name.endswith("centred")
+    presets = {row.name: row.config for row in load_spec("study-presets").rows}
+    assert presets["official"] == AlignConfig.official(calibrate="elbo")
+    weighting = presets["official"].resolved("sd3").elbo_weighting
+    assert weighting == "native"  # the loss that the released code takes on SD3
 
 
 def test_baselines():
     rows = {row.name: row for row in load_spec("methods-calibrated").rows}
-    assert not rows["DAAM"].config.calibrate
-    assert rows["DAAM + ELB"].config.calibrate
+    assert not rows["DAAM"].config.calibrated
+    assert rows["DAAM + ELB"].config.calibrated
     assert rows["DAAM + ELB"].baseline == "DAAM"
     assert rows["DiffSegmenter + ELB"].baseline == "DiffSegmenter"
     for row in load_spec("sota").rows:
-        assert row.config.calibrate == (row.method == "elbo")
+        assert row.config.calibrated == (row.method == "elbo")
         assert row.baseline == "ELBO-T2IAlign"
     lab = load_spec("lab-methods-calibrated")
     assert "Exponents are centred" in lab.notes[-2]
-    both = [*lab.rows, *(row for row in load_spec("lab-sota").rows if row.method != "elbo")]
+    both = [*lab.rows, *(row for row in load_spec("lab-sota").rows)]
+    both = [row for row in both if not METHODS[row.method].separable]
     assert len(both) == 10
     own = {"threshold": 0.3, "uncalibrated_threshold": 0.2}  # a model's own must not step in
-    assert {row.config.resolved(own=own).threshold for row in both} == {0.45}
+    assert {row.config.resolved(settings=own).threshold for row in both} == {0.45}
 
 
 def test_paper_numbers_and_effects():

@@ -20,7 +20,7 @@ SMALL = {
     "preset": "official",
     "baseline": "before",
     "rows": [
-        {"name": "before", "set": {"calibrate": False}},
+        {"name": "before", "method": "attention"},
         {"name": "after", "set": {"gamma": "1/2"}},
     ],
     "paper": {"SD1.5": {"before": {"voc": 50, "coco": 40.5}, "after": {"voc": 51.25}}},
@@ -46,8 +46,8 @@ def test_a_file_is_read(write):
     assert (spec.datasets, spec.split, spec.columns) == (("voc", "coco"), None, "datasets")
     assert (spec.baseline, spec.notes, spec.extends) == ("before", (), None)
     before, after = spec.rows
-    assert before.config == AlignConfig.official(calibrate=False)
-    assert after.config == AlignConfig.official(gamma=1 / 2)
+    assert before.config == AlignConfig.official(method="attention", calibrate="none")
+    assert after.config == AlignConfig.official(gamma=1 / 2, calibrate="elbo")
     assert (after.method, after.scores, after.baseline) == ("elbo", None, "before")
     assert spec.paper == {"SD1.5": {"before": {"voc": 50.0, "coco": 40.5}, "after": {"voc": 51.25}}}
     assert load_spec(str(write(SMALL))) == spec
@@ -62,12 +62,12 @@ def test_a_twin_inherits(write):
     )  # fmt: skip
     assert twin.notes == ("one", "two")
     assert [row.config for row in twin.rows] == [
-        AlignConfig(calibrate=False),
-        AlignConfig(gamma=1 / 2),
+        AlignConfig.uncalibrated(),
+        AlignConfig(method="elbo", calibrate="elbo", gamma=1 / 2),
     ]
     rows = {"rows": [{"name": "only", "preset": "paper"}], "baseline": "only"}
     third = load_spec(write(TWIN | {"extends": "other"} | rows, "third"))
-    assert [row.config for row in third.rows] == [AlignConfig.paper()]
+    assert [row.config for row in third.rows] == [AlignConfig.paper(calibrate="elbo")]
     assert (third.notes, third.paper, third.split) == (("one", "two"), original.paper, "test")
     shipped = load_spec(write(TWIN | {"extends": "models"}, "fourth"))
     assert shipped.paper == load_spec("models").paper
@@ -154,8 +154,17 @@ def row(**changes):
         (row(scores="3/2"), ["scores of row 'after' is '3/2'", "up to 1"]),
         (row(scores=True), ["scores of row 'after' is True"]),
         (row(scores="mean"), ["scores of row 'after' is 'mean'", "elbo"]),
-        (row(scores=0.5, set={"calibrate": False}), ["is 0.5", "calibrate is true"]),
-        (row(scores=0.5, method="daam"), ["is 0.5", "calibrate is true"]),
+        (row(scores=0.5, method="attention"), ["is 0.5", "calibrated"]),
+        (row(scores=0.5, method="daam"), ["is 0.5", "calibrated"]),
+        (row(set={"calibrate": "none"}), ["row 'after'", "calibrate of elbo is 'none'", "'elbo'"]),
+        (row(set={"method": "daam"}), ["a field in set of row 'after' is 'method'", "'gamma'"]),
+        (row(exponents="sorted"), ["exponents of row 'after' is 'sorted'", "'best-order'"]),
+        (row(exponents="shuffled", method="attention"), ["is 'shuffled'", "calibrated"]),
+        (row(exponents="shuffled", scores=0.5), ["is 'shuffled'", "no scores"]),
+        (
+            row(exponents="shuffled", method="daam", set={"calibrate": "elbo"}),
+            ["exponents of row 'after' is 'shuffled'", "method elbo"],
+        ),
         ({"paper": {"SD9": {}}}, ["a key of paper is 'SD9'", "'SD3.5'"]),
         ({"paper": {"SD2": {"later": {}}}}, ["a key of paper, SD2 is 'later'", "'after'"]),
         (

@@ -33,8 +33,8 @@ def small(tmp_path):
 
 
 @pytest.fixture
-def aligner(wide):
-    return pa.Aligner(wide("sd1"))
+def model(wide):
+    return pa.load(wide("sd1"))
 
 
 # ---- whose images ----
@@ -54,31 +54,31 @@ def masked(root):
 
 
 @pytest.mark.parametrize("change", [renamed, repainted, masked])
-def test_another_root_of_as_many_pictures_is_refused(change, aligner, small, tmp_path):
+def test_another_root_of_as_many_pictures_is_refused(change, model, small, tmp_path):
     one = folder_of(tmp_path / "one", 2)
     shutil.copytree(one, tmp_path / "copy")
     other = shutil.copytree(one, tmp_path / "other")
     change(other)
     for root in (one, tmp_path / "copy"):  # moved, they are the same pictures
         dataset = open_dataset("folder", root)
-        runner.run(small, dataset, aligner, tmp_path / "out", model="m", show=False)
+        runner.run(small, dataset, model, tmp_path / "out", show=False)
     dataset = open_dataset("folder", other)
     with pytest.raises(ValueError, match=r"another run: pictures was \"[0-9a-f]{64}\", is"):
-        runner.run(small, dataset, aligner, tmp_path / "out", model="m", show=False)
+        runner.run(small, dataset, model, tmp_path / "out", show=False)
 
 
-def test_other_masks_are_refused(aligner, small, tmp_path):
+def test_other_masks_are_refused(model, small, tmp_path):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
-    run = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    run = runner.run(small, dataset, model, tmp_path, show=False)
     assert run.header["masks"] == "masks"
     other = dataclasses.replace(dataset, masks_from="SegmentationClassAug")
     with pytest.raises(ValueError, match='masks was "masks", is "SegmentationClassAug"'):
-        runner.run(small, other, aligner, tmp_path, model="m", show=False)
+        runner.run(small, other, model, tmp_path, show=False)
 
 
-def test_wording_may_change(aligner, small, tmp_path, monkeypatch):
+def test_wording_may_change(model, small, tmp_path, monkeypatch):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
-    first = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    first = runner.run(small, dataset, model, tmp_path, show=False)
     text = (tmp_path / "small.yaml").read_text().replace("Everything at once", "Two rows")
     text = text.replace("label: tab:none", "label: tab:two\nnotes: [Both are quick.]")
     (tmp_path / "small.yaml").write_text(text.replace("baseline: plain", "baseline: default"))
@@ -86,7 +86,7 @@ def test_wording_may_change(aligner, small, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "versions", lambda: {"torch": "99"})
     spec = load_spec(tmp_path / "small.yaml")
     counts = dict.fromkeys(dataset.classes, 5)
-    runner.run(spec, dataset, aligner, tmp_path, model="m", counts=counts, show=False)
+    runner.run(spec, dataset, model, tmp_path, counts=counts, show=False)
     header = Run.open(first.folder).header
     assert (header["title"], header["label"]) == ("Two rows", "tab:two")
     assert (header["notes"], header["baseline"]) == (["Both are quick."], "default")
@@ -99,16 +99,19 @@ def test_wording_may_change(aligner, small, tmp_path, monkeypatch):
 # ---- who may write ----
 
 
-def test_a_second_process_is_refused(aligner, small, tmp_path):
+def test_a_second_process_is_refused(model, small, tmp_path):
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
-    folder = tmp_path / "small--folder--m"
+    folder = tmp_path / "small--folder--StableDiffusionPipeline"
     with (
         writing(folder),
-        pytest.raises(ValueError, match=r"another process is writing to .*small--folder--m'; wait"),
+        pytest.raises(
+            ValueError,
+            match=r"another process is writing to .*small--folder--Stable.*'; wait",
+        ),
     ):
-        runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+        runner.run(small, dataset, model, tmp_path, show=False)
     assert not (folder / "run.json").exists()
-    found = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    found = runner.run(small, dataset, model, tmp_path, show=False)
     assert found.done() == {0, 1}
 
 
@@ -124,7 +127,7 @@ with writing(pathlib.Path({str(tmp_path)!r})):
         pass
 
 
-def test_processes_of_one_launch_share_a_run(aligner, small, tmp_path):
+def test_processes_of_one_launch_share_a_run(model, small, tmp_path):
     """The first holds the lock for all; the others would not get it."""
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
 
@@ -132,10 +135,10 @@ def test_processes_of_one_launch_share_a_run(aligner, small, tmp_path):
         def wait_for_everyone(self):
             pass
 
-    with writing(tmp_path / "small--folder--m"):
+    with writing(tmp_path / "small--folder--StableDiffusionPipeline"):
         mine = runner.Processes(1, 2, State())
         run = runner.run(
-            small, dataset, aligner, tmp_path, model="m", processes=mine, show=False
+            small, dataset, model, tmp_path, processes=mine, show=False
         )  # its own part: no chunk
     assert run.done() == set()
 
@@ -227,14 +230,14 @@ def test_summaries_read_neither_losses_nor_maps(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def drawn(aligner, small, tmp_path):
+def drawn(model, small, tmp_path):
     """A run with its pictures, and how to draw them again."""
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
-    run = runner.run(small, dataset, aligner, tmp_path, model="m", show=False)
+    run = runner.run(small, dataset, model, tmp_path, show=False)
     result = write_result(run, 5)
 
     def draw(**changes):
-        draw_examples(run, result | changes, small, dataset, aligner)
+        draw_examples(run, result | changes, small, dataset, model)
         return json.loads((run.folder / "pictures" / "pictures.json").read_text())
 
     return run, result, draw
@@ -248,7 +251,7 @@ def test_pictures_have_the_summarys_ious(drawn, monkeypatch):
     assert [record["key"] for record in records] == [*result["best"], *result["worst"]]
     threshold = result["rows"]["default"]["oracle"]["threshold"]
     for record in records:
-        ious = images[record["key"]].tallies["default"].at(threshold).ious()[1:, 0]
+        ious = images[record["key"]].tallies["default"][0].at(threshold).ious()[1:, 0]
         assert record["miou"] == pytest.approx(100 * float(ious.mean()), abs=0.01)
         assert Image.open(run.folder / "pictures" / record["file"]).width > 200
 

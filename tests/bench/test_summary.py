@@ -351,3 +351,75 @@ def test_pair_means_by_hand():
     means = pair_means(values, image, weights)
     assert means[:2].tolist() == pytest.approx([4, 16 / 5])
     assert means[2].isnan()
+
+
+# ---- draws of exponents, constants, and groups by classes and by what is visible ----
+
+
+def test_draws_of_a_row_are_averaged(tmp_path):
+    made = scenes(6, ROWS, seed=3)
+    run = build(tmp_path, indices=(), made=[], total=6)
+    several = []
+    for index, scene in enumerate(made):
+        row = image_row(index, scene)
+        both = row.tallies["calibrated"] + row.tallies["uncalibrated"]
+        several.append(dataclasses.replace(row, tallies=row.tallies | {"calibrated": both}))
+    run.append(several, 1.0)
+    found = summarise(run, 20)["rows"]
+    single = summarise(build(tmp_path / "single", indices=range(6), made=made), 20)["rows"]
+    for kind in ("oracle", "fixed"):
+        for name in ("miou", "precision", "threshold"):
+            mean = np.mean([single[row][kind][name] for row in ROWS])
+            assert found["calibrated"][kind][name] == pytest.approx(mean, abs=2e-3)
+    for name in ("dog", "background"):
+        mean = np.mean([single[row]["classes"][name] for row in ROWS])
+        assert found["calibrated"]["classes"][name] == pytest.approx(mean, abs=0.011)
+    half = [x / 2 for x in single["calibrated"]["effect"]["oracle"]]
+    assert found["calibrated"]["effect"]["oracle"] == pytest.approx(half, abs=2e-3)
+
+
+def test_the_best_constant_is_the_one_to_beat(tmp_path):
+    result = summarise(build(tmp_path, "lab-fixed-scores"), 10)
+    rows = result["rows"]
+    constants = [name for name, row in rows.items() if row["scores"] is not None]
+    best = max(constants, key=lambda name: rows[name]["oracle"]["miou"])
+    assert result["best_constant"] == best
+    assert rows[best]["minus_constant"] == [0, 0, 0]
+    ours = rows["ELB based S"]
+    expected = ours["oracle"]["miou"] - rows[best]["oracle"]["miou"]
+    assert ours["minus_constant"][0] == pytest.approx(expected, abs=2e-3)
+    assert summarise(build(tmp_path), 5)["best_constant"] is None
+
+
+def test_images_by_their_number_of_classes(result, made):
+    row = result["rows"]["calibrated"]
+    groups = row["counts"]
+    assert sum(group["images"] for group in groups.values()) == len(made)
+    for count, group in groups.items():
+        inside = [scene for scene in made if len(scene.labels) == int(count)]
+        assert group["images"] == len(inside)
+        direct = miou(inside, "calibrated", row["oracle"]["threshold"])
+        assert group["miou"] == pytest.approx(direct, abs=2e-3)
+
+
+def test_pairs_by_their_visible_share(made, tmp_path):
+    run = build(tmp_path, indices=(), made=[], total=len(made))
+    rng = np.random.default_rng(0)
+    shares = [tuple(rng.uniform(0.3, 1, len(scene.labels)).tolist()) for scene in made]
+    images = [
+        dataclasses.replace(image_row(index, scene), visible=visible)
+        for index, (scene, visible) in enumerate(zip(made, shares, strict=True))
+    ]
+    run.append(images, 1.0)
+    row = summarise(run, 10)["rows"]["calibrated"]
+    assert [group["to"] for group in row["visible"]] == [0.5, 0.75, 0.95, 1]
+    for group in row["visible"]:
+        ious = [
+            pair_iou(scene, "calibrated", row["oracle"]["threshold"], label)
+            for scene, visible in zip(made, shares, strict=True)
+            for label, share in zip(scene.labels, visible, strict=True)
+            if group["from"] < share <= group["to"]
+        ]
+        assert group["pairs"] == len(ious)
+        assert group["iou"] == pytest.approx(np.mean(ious), abs=2e-3)
+    assert summarise(build(tmp_path / "other"), 5)["rows"]["calibrated"]["visible"] is None

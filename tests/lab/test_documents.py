@@ -1,12 +1,12 @@
 """docs/lab.md says what the committed result files say."""
 
-import json
 import shutil
 
 import pytest
 
 from lab.report import TASKS, correlation, points, read_results, render, report, signed
 from pixalign.bench.document import render_benchmark
+from pixalign.bench.spec import load_spec
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def docs(request):
 
 
 def test_the_committed_page_is_the_rendered_one(docs):
-    text = render(docs / "lab.md.j2", read_results(docs / "lab" / "study"))
+    text = render(docs / "lab.md.j2", read_results(docs / "lab"))
     assert text == (docs / "lab.md").read_text(encoding="utf-8")
 
 
@@ -29,14 +29,16 @@ def test_the_pages_of_the_tasks_are_the_rendered_ones(docs, name):
 
 
 def test_the_page_follows_the_results(docs):
-    results = read_results(docs / "lab" / "study")
-    results["test"]["variants"]["uncalibrated"]["oracle"]["miou"] = 12.34
+    results = read_results(docs / "lab")
+    study = results["study"]["study-exponents"]["embedded"]
+    study["rows"]["uncalibrated"]["oracle"]["miou"] = 12.34
     assert "mIoU 12.3 (" in render(docs / "lab.md.j2", results)
 
 
 def test_report_writes_page_and_figures(docs, tmp_path):
     pytest.importorskip("matplotlib")
     shutil.copytree(docs / "lab", tmp_path / "lab", ignore=shutil.ignore_patterns("*.png"))
+    shutil.copytree(docs / "benchmark", tmp_path / "benchmark")
     shutil.copy(docs / "lab.md.j2", tmp_path)
     assert report(tmp_path) == [tmp_path / "lab.md"]
     drawn = {path.name for path in (tmp_path / "lab" / "study").glob("*.png")}
@@ -46,23 +48,26 @@ def test_report_writes_page_and_figures(docs, tmp_path):
 
 
 def test_a_missing_result_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"test\.json.*lab study"):
+    with pytest.raises(FileNotFoundError, match=r"study-exponents/embedded.*lab study"):
         read_results(tmp_path)
 
 
 def test_results_hold_every_control(docs):
-    """At least 1,000 test scenes, intervals around every value, every control."""
-    test = json.loads((docs / "lab" / "study" / "test.json").read_text(encoding="utf-8"))
-    assert test["images"] >= 1000
-    for name in ("random", "reversed", "inverse", "constant-2", "constant-3", "constant-4"):
-        entry = test["variants"][name]["oracle"]
-        assert entry["miou_low"] <= entry["miou"] <= entry["miou_high"]
+    """Of every row of the spec, with intervals around every value."""
+    study = read_results(docs / "lab")["study"]
+    for result in study["study-exponents"].values():
+        assert not result["missing"]
+        for name in [row.name for row in load_spec("study-exponents").rows]:
+            entry = result["rows"][name]["oracle"]
+            assert entry["miou_low"] <= entry["miou"] <= entry["miou_high"]
 
 
 def test_numbers_are_written_alike():
     entry = {"value": -0.354, "low": -0.4, "high": 0.02}
     assert signed(entry) == "−0.35 (−0.40 to +0.02)"
-    assert correlation(entry) == "−.35 (−.40 to +.02)"
+    assert signed([-0.354, -0.4, 0.02]) == signed(entry)
+    assert (signed(None), signed([1.0])) == ("–", "+1.00")
+    assert correlation([-0.354, -0.4, 0.02]) == "−.35 (−.40 to +.02)"
     assert points({"miou": 76.57, "miou_low": 76.04, "miou_high": 76.91}) == "76.6 (76.0 to 76.9)"
 
 

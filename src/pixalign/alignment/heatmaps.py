@@ -68,25 +68,3 @@ def heatmaps_under(
 def activation(maps: Tensor) -> Tensor:
     """[N]: each map's peak over its mean, 1 for a map that points nowhere."""
     return maps.amax((1, 2)) / maps.mean((1, 2)).clamp_min(torch.finfo(maps.dtype).tiny)
-
-
-def otsu(values: Tensor) -> float:
-    """The threshold in (0, 1) that best splits values in [0, 1] into two classes (Otsu).
-
-    It maximises the variance between the classes over 256 bins; 0.5 where all values are alike.
-    """
-    bins = (values.flatten() * 255).round().long().clamp(0, 255)
-    counts = torch.bincount(bins, minlength=256).double().cpu()
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    below, mass = counts.cumsum(0), (counts * levels).cumsum(0)
-    above = below[-1] - below
-    means = mass / below.clamp_min(1), (mass[-1] - mass) / above.clamp_min(1)
-    between = below * above * (means[0] - means[1]).square()
-    best = between.max()
-    if not best > 0:
-        return 0.5
-    # A gap between the classes makes a plateau; the middle of the first is the threshold.
-    high = between >= best * (1 - 1e-12)
-    first = int(high.nonzero()[0, 0])
-    length = int(high[first:].long().cumprod(0).sum())
-    return (first + (length - 1) / 2 + 0.5) / 255

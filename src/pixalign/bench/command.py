@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,14 @@ from pixalign.bench.datasets.captions import load_counts
 from pixalign.bench.datasets.sample import class_list, class_lists
 from pixalign.bench.examples import draw_examples
 from pixalign.bench.runner import Processes, check_counts, run
-from pixalign.bench.spec import MODELS, Spec, load_spec, spec_names
+from pixalign.bench.spec import Spec, load_spec, spec_names
 from pixalign.bench.summary import write_result
-from pixalign.core.batching import BatchSize
 from pixalign.core.checks import check_choice
-from pixalign.core.protocols import AlignmentModel as Aligner
+from pixalign.core.protocols import AlignmentModel
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class SpecRun:
     """A spec on one of its datasets."""
 
     spec: Spec
@@ -32,66 +31,64 @@ class Job:
 
 def run_specs(
     names: Sequence[str],
+    load_model: Callable[[str], AlignmentModel],
     *,
-    root: Path | None,
-    model: str | None,
-    datasets: Sequence[str],
-    limit: int | None,
+    root: Path | None = None,
+    datasets: Sequence[str] = (),
+    limit: int | None = None,
     out: Path,
-    counts: Path | None,
-    seed: int,
-    device: str,
-    dtype: str,
-    batch_size: int | str,
+    counts: Path | None = None,
+    seed: int = 0,
+    device: str = "auto",
     show: bool = True,
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Run specs on their datasets with one model; gives each run's folder and result."""
-    BatchSize(batch_size)
-    place = resolve_device(device)
-    jobs = list(_jobs(find_specs(names), root, datasets, limit, counts))
-    processes = Processes.here(cpu=place.type != "cuda")
-    if processes.count > 1 and str(place) == "cuda":
+    """Run specs on their datasets with one model; gives each run's folder and result.
+
+    ``load_model`` is called once, with the device of this process, when all else is known to be
+    right.
+    """
+    chosen = resolve_device(device)
+    planned = list(_spec_runs(find_specs(names), root, datasets, limit, counts))
+    processes = Processes.here(cpu=chosen.type != "cuda")
+    if processes.count > 1 and str(chosen) == "cuda":
         device = f"cuda:{processes.state.local_process_index}"
     hide_loading_bars()
-    asked = MODELS.get(model, model) if model is not None else None
-    aligner = Aligner.from_pretrained(asked, device=device, dtype=dtype, batch_size=batch_size)
-    for job in jobs:
-        found = run(
-            job.spec,
-            job.dataset,
-            aligner,
+    model = load_model(device)
+    for part in planned:
+        finished = run(
+            part.spec,
+            part.dataset,
+            model,
             out,
-            model=model,
             limit=limit,
             seed=seed,
-            counts=job.counts,
+            counts=part.counts,
             processes=processes,
             show=show and processes.first,
         )
         if processes.first:
-            result = write_result(found)
-            draw_examples(found, result, job.spec, job.dataset, aligner)
-            yield found.folder, result
+            result = write_result(finished)
+            draw_examples(finished, result, part.spec, part.dataset, model)
+            yield finished.folder, result
         processes.wait()
 
 
 def find_specs(names: Sequence[str]) -> list[Spec]:
     """The specs of some names, files or patterns, each once."""
-    found: dict[str, Spec] = {}
+    specs: dict[str, Spec] = {}
     for name in names:
-        matching = [one for one in spec_names() if fnmatchcase(one, name)]
-        for one in matching or [name]:
-            found.setdefault(one, load_spec(one))
-    return list(found.values())
+        for matching in [n for n in spec_names() if fnmatchcase(n, name)] or [name]:
+            specs.setdefault(matching, load_spec(matching))
+    return list(specs.values())
 
 
-def _jobs(
+def _spec_runs(
     specs: Sequence[Spec],
     root: Path | None,
     datasets: Sequence[str],
     limit: int | None,
     counts: Path | None,
-) -> Iterator[Job]:
+) -> Iterator[SpecRun]:
     """Every spec on every dataset that is asked for, with the files known to be there."""
     for name in datasets:
         check_choice("dataset", name, tuple(DATASETS))
@@ -107,7 +104,7 @@ def _jobs(
             known = table if table is not None else dataset.counts()
             if spec.columns == "frequency":
                 check_counts(dataset.classes, known)
-            yield Job(spec, dataset, known)
+            yield SpecRun(spec, dataset, known)
 
 
 def listing() -> list[dict[str, Any]]:

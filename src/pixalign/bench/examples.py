@@ -18,7 +18,7 @@ from pixalign.bench.measuring import Bench, Subject, heatmaps_of
 from pixalign.bench.spec import Spec
 from pixalign.bench.store import Run
 from pixalign.core.files import write_bytes
-from pixalign.core.protocols import AlignmentModel as Aligner
+from pixalign.core.protocols import AlignmentModel
 from pixalign.pictures.drawing import heat, tinted
 from pixalign.pictures.grid import Cell, picture_grid
 from pixalign.pictures.saving import write_png
@@ -29,7 +29,7 @@ _MOST_CLASSES = 6
 
 
 def draw_examples(
-    run: Run, result: Mapping[str, Any], spec: Spec, dataset: Dataset, aligner: Aligner
+    run: Run, result: Mapping[str, Any], spec: Spec, dataset: Dataset, model: AlignmentModel
 ) -> None:
     """Align a few images again, the same as in the run, and write ``pictures/*.png``.
 
@@ -46,14 +46,15 @@ def draw_examples(
     folder.mkdir(exist_ok=True)
     if _listed(folder) == shown:
         return
-    bench = Bench.of([row for row in spec.rows if row.name in names], aligner)
-    clock, place = Clock(aligner.backbone.device), {key: i for i, key in enumerate(dataset.keys)}
+    bench = Bench.of([row for row in spec.rows if row.name in names], model)
+    clock = Clock(model.backbone.device)
+    indices = {key: index for index, key in enumerate(dataset.keys)}
     records = []
     for record in shown:
-        index = place[record["key"]]
+        index = indices[record["key"]]
         subject = Subject(dataset[index], index, dataset.classes, int(run.header["seed"]))
-        found = {name: heatmaps for _, name, heatmaps in heatmaps_of(bench, [subject], clock)}
-        ordered = {name: found[name] for name in names}
+        made = {row.row.name: maps[0] for _, row, maps in heatmaps_of(bench, [subject], clock)}
+        ordered = {name: made[name] for name in names}
         write_png(folder / record["file"], sheet(subject, ordered, thresholds))
         records.append({**record, "classes": [phrase.name for phrase in subject.phrases]})
     text = json.dumps(records, indent=1, ensure_ascii=False)

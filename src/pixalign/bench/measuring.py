@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -14,23 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.alignment.calibrate import exponents
 from pixalign.alignment.collect import attention_maps, images_at_once
 from pixalign.alignment.elbo import class_losses
-from pixalign.alignment.heatmaps import heatmaps_under
+from pixalign.alignment.heatmaps import activation, heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
 from pixalign.attention.layers import combine_layers
 from pixalign.bench.clock import Clock, split, whole
 from pixalign.bench.datasets import Sample
-from pixalign.bench.metrics import IGNORE, THRESHOLDS, Tally, tally
-from pixalign.bench.points import Point, Points, is_centred, of_one_length, scores, union
-from pixalign.bench.spec import Row
+from pixalign.bench.measurements import Measurement, Measurements, of_one_length, union
+from pixalign.bench.metrics import IGNORE, THRESHOLDS, Tally, nearest_threshold, tally
+from pixalign.bench.spec import SpecRow
 from pixalign.bench.store import ImageRow
 from pixalign.config import AlignConfig
 from pixalign.core.checks import check_finite
 from pixalign.core.progress import Progress
-from pixalign.core.protocols import AlignmentModel as Aligner
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import AttentionMaps, Phrase
 from pixalign.diffusion.schedule import Steps
 from pixalign.methods import METHODS, Method
@@ -38,34 +37,30 @@ from pixalign.methods import METHODS, Method
 # Pixels of heatmaps held at once: 1 GiB of float32.
 _PIXELS = 2**28
 
-Heatmaps = Iterator[tuple["Subject", str, Tensor]]  # whose, of which row, [N, H, W]
+# Whose, of which row, [D, N, H, W] for the D rows of its exponents.
+Heatmaps = Iterator[tuple["Subject", Measurement, Tensor]]
+Timesteps = tuple[NoisedTimesteps, NoisedTimesteps | None]  # of collecting, and of the ELBO
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A model and the rows that are measured on it; ``methods`` are those of the other methods."""
+    """A model and what is measured on it; ``methods`` are those of rows that are not separable."""
 
-    aligner: Aligner
-    points: Points
+    model: AlignmentModel
+    measurements: Measurements
     methods: Mapping[str, Method]
 
     @classmethod
-    def of(cls, rows: Sequence[Row], aligner: Aligner) -> Bench:
+    def of(cls, rows: Sequence[SpecRow], model: AlignmentModel) -> Bench:
         """Every method is built once, with its options; what it refuses is an error here."""
-        methods = {
-            row.name: METHODS[row.method](aligner, **row.options)
-            for row in rows
-            if row.method != "elbo"
-        }
-        return cls(aligner, Points.of(rows, aligner.backbone.family, aligner.settings), methods)
+        built = {row.name: METHODS[row.method](model, **row.options) for row in rows}
+        methods = {name: method for name, method in built.items() if not method.separable}
+        return cls(model, Measurements.of(rows, model), methods)
 
-    def visits(self, config: AlignConfig, subject: Subject, latents: Tensor) -> Visits:
+    def timesteps(self, config: AlignConfig, subject: Subject, latents: Tensor) -> Timesteps:
         """The timesteps and the noise of an image, of which the seed decides."""
-        own = torch.Generator().manual_seed(subject.seed)
-        return plan_timesteps(self.aligner.backbone.schedule, latents, config, own)
-
-
-Visits = tuple[NoisedTimesteps, NoisedTimesteps | None]
+        generator = torch.Generator().manual_seed(subject.seed)
+        return plan_timesteps(self.model.backbone.schedule, latents, config, generator)
 
 
 def image_seed(seed: int, key: str) -> int:
@@ -97,18 +92,18 @@ class Subject:
 
     @cached_property
     def truth(self) -> Tensor:
-        """int64 [H, W] by place among the sample's own classes: 0, 1 ... N, or IGNORE."""
-        places = np.zeros(IGNORE + 1, dtype=np.int64)
-        places[IGNORE] = IGNORE
-        for place, label in enumerate(self.labels):
-            places[label + 1] = place + 1
-        return torch.from_numpy(places[self.sample.truth])
+        """int64 [H, W] by number among the sample's own classes: 0, 1 ... N, or IGNORE."""
+        numbers = np.zeros(IGNORE + 1, dtype=np.int64)
+        numbers[IGNORE] = IGNORE
+        for number, label in enumerate(self.labels, 1):
+            numbers[label + 1] = number
+        return torch.from_numpy(numbers[self.sample.truth])
 
     @property
     def target_masks(self) -> np.ndarray:
         """uint8 [N, H, W]: 1 on the class, 0 off it, IGNORE where nothing is counted."""
-        places = torch.arange(1, len(self.labels) + 1)[:, None, None]
-        masks = (self.truth == places).to(torch.uint8)
+        numbers = torch.arange(1, len(self.labels) + 1)[:, None, None]
+        masks = (self.truth == numbers).to(torch.uint8)
         return masks.masked_fill_(self.truth == IGNORE, IGNORE).numpy()
 
     @property
@@ -117,6 +112,13 @@ class Subject:
         pixels = np.bincount(self.sample.truth.ravel(), minlength=IGNORE + 1)
         return tuple(float(pixels[label + 1] / pixels.sum()) for label in self.labels)
 
+    def elbo(self, measurement: Measurement, objective: str) -> Tensor | None:
+        """float64 [N]: the ELBO that a row reads; None where it reads none."""
+        name = measurement.scoring
+        if name is None or name not in self.losses:
+            return None
+        return measurement.elbo(self.losses[name], self.steps[name], objective)
+
 
 def measure(bench: Bench, subjects: Sequence[Subject]) -> tuple[list[ImageRow], dict[str, float]]:
     """The rows of some images, and the seconds that each row of the table took for them.
@@ -124,20 +126,37 @@ def measure(bench: Bench, subjects: Sequence[Subject]) -> tuple[list[ImageRow], 
     An image without classes is all background, and asks for nothing. A row's seconds are those of
     the encoding, of its own attention, timesteps and heatmaps, whoever else reads them too.
     """
-    names = [point.row.name for point in bench.points.points]
-    tallies = [dict.fromkeys(names, _all_background(subject)) for subject in subjects]
-    own = {subject.index: found for subject, found in zip(subjects, tallies, strict=True)}
-    clock = Clock(bench.aligner.backbone.device)
+    rows = bench.measurements.rows
+    tallies: dict[int, dict[str, tuple[Tally, ...]]] = {
+        subject.index: {row.row.name: (_all_background(subject),) for row in rows}
+        for subject in subjects
+    }
+    clock = Clock(bench.model.backbone.device)
     asked = [subject for subject in subjects if subject.labels]
-    for subject, name, heatmaps in heatmaps_of(bench, asked, clock):
+    for subject, measurement, heatmaps in heatmaps_of(bench, asked, clock):
         labels = [label + 1 for label in subject.labels]
-        own[subject.index][name] = tally(heatmaps[None], subject.truth, labels, subject.index)[0]
-    rows = [_row(*pair, bench.points) for pair in zip(subjects, tallies, strict=True)]
-    return rows, {name: clock.rows[name] for name in names}
+        drawn = tally(heatmaps, subject.truth, labels, subject.index)
+        if len(drawn) > 1 and measurement.row.supervised:
+            drawn = [_best(drawn, measurement.config)]
+        tallies[subject.index][measurement.row.name] = tuple(drawn)
+    found = [_row(subject, tallies[subject.index], bench) for subject in subjects]
+    return found, {row.row.name: clock.rows[row.row.name] for row in rows}
 
 
-def _row(subject: Subject, tallies: Mapping[str, Tally], points: Points) -> ImageRow:
-    losses, maps = subject.losses, subject.maps
+def _best(drawn: Sequence[Tally], config: AlignConfig) -> Tally:
+    """The one that suits the truth best at the config's threshold."""
+    assert config.threshold is not None
+    at = nearest_threshold(config.threshold)
+    return max(drawn, key=lambda one: float(one.at(at).ious().mean()))
+
+
+def _row(subject: Subject, tallies: Mapping[str, tuple[Tally, ...]], bench: Bench) -> ImageRow:
+    losses, maps, known = subject.losses, subject.maps, bench.measurements
+    objective = bench.model.backbone.objective
+    elbos = [subject.elbo(row, objective) for row in known.rows]
+    elbo = next((elbo for elbo in elbos if elbo is not None), None)
+    shown = next((maps[name] for name in known.collecting if name in maps), None)
+    visible = subject.sample.visible
     return ImageRow(
         index=subject.index,
         key=subject.sample.key,
@@ -145,8 +164,11 @@ def _row(subject: Subject, tallies: Mapping[str, Tally], points: Points) -> Imag
         area=subject.area,
         group=subject.sample.group,
         target=subject.sample.target,
-        losses={name: losses[name] for name in points.scoring if name in losses},
-        maps={name: maps[name] for name in points.collecting if name in maps},
+        visible=None if visible is None else tuple(visible[label] for label in subject.labels),
+        elbo=None if elbo is None else tuple(elbo.tolist()),
+        activation=None if shown is None else tuple(activation(shown.float()).tolist()),
+        losses={name: losses[name] for name in known.scoring if name in losses},
+        maps={name: maps[name] for name in known.collecting if name in maps},
         tallies=tallies,
     )
 
@@ -156,16 +178,17 @@ def heatmaps_of(bench: Bench, subjects: Sequence[Subject], clock: Clock) -> Heat
 
     Images go through the network together where their sizes and the memory allow.
     """
-    points = bench.points.points
-    for resize in sorted({point.config.resize for point in points}) if subjects else ():
-        here = [point for point in points if point.config.resize == resize]
-        with clock.charged(whole(point.row.name for point in here)):
-            for one in subjects:
-                one.encoded[resize] = bench.aligner.encode(one.sample.image, config=here[0].config)
+    rows = bench.measurements.rows
+    for resize in sorted({row.config.resize for row in rows}) if subjects else ():
+        here = [row for row in rows if row.config.resize == resize]
+        with clock.charged(whole(row.row.name for row in here)):
+            for subject in subjects:
+                encoded = bench.model.encode(subject.sample.image, config=here[0].row.config)
+                subject.encoded[resize] = encoded
         for group, latents in _alike(subjects, resize):
             _score(bench, group, latents, here, clock)
-            for name in dict.fromkeys(point.collecting for point in here):
-                readers = [point for point in here if point.collecting == name]
+            for name in dict.fromkeys(row.collecting for row in here):
+                readers = [row for row in here if row.collecting == name]
                 if name is None:
                     yield from _by_methods(bench, group, readers, clock)
                 else:
@@ -184,110 +207,127 @@ def _alike(subjects: Sequence[Subject], resize: str) -> Iterator[tuple[list[Subj
 
 
 def _score(
-    bench: Bench, group: Sequence[Subject], latents: Tensor, here: Sequence[Point], clock: Clock
+    bench: Bench,
+    group: Sequence[Subject],
+    latents: Tensor,
+    here: Sequence[Measurement],
+    clock: Clock,
 ) -> None:
     """Losses at the union of all timesteps; a row is charged the part that it reads."""
-    backbone, batch_size = bench.aligner.backbone, bench.aligner.batch_size
+    backbone, batch_size = bench.model.backbone, bench.model.batch_size
     by_text: dict[tuple[str, str], dict[str, AlignConfig]] = {}
-    for name in dict.fromkeys(point.scoring for point in here if point.scoring is not None):
-        config = bench.points.scoring[name]
+    for name in dict.fromkeys(row.scoring for row in here if row.scoring is not None):
+        config = bench.measurements.scoring[name]
         by_text.setdefault((config.template, config.elbo_text), {})[name] = config
     for configs in by_text.values():
         any_config = next(iter(configs.values()))
-        words = [plan_prompts(backbone, one.phrases, None, any_config) for one in group]
+        plans = [plan_prompts(backbone, subject.phrases, None, any_config) for subject in group]
         joint = []
-        for one in group:
-            planned = {n: bench.visits(c, one, latents[:1])[1] for n, c in configs.items()}
-            own = {name: visit for name, visit in planned.items() if visit}
-            joint.append(union(own))
-            one.steps.update({name: visit.steps for name, visit in own.items()})
+        for subject in group:
+            planned = {n: bench.timesteps(c, subject, latents[:1])[1] for n, c in configs.items()}
+            scoring = {name: noised for name, noised in planned.items() if noised}
+            joint.append(union(scoring))
+            subject.steps.update({name: noised.steps for name, noised in scoring.items()})
         even = of_one_length([together for together, _ in joint])
         most = len(even[0].steps) * len(group)
-        parts = {name: sum(len(places[name]) for _, places in joint) / most for name in configs}
-        shares = {p.row.name: parts[p.scoring] for p in here if p.scoring in parts}
+        parts = {name: sum(len(indices[name]) for _, indices in joint) / most for name in configs}
+        shares = {row.row.name: parts[row.scoring] for row in here if row.scoring in parts}
         with clock.charged(shares):
             quiet = Progress(0, "", show=False)
-            found = class_losses(backbone, latents, words, even, batch_size, quiet)
-        for one, (_, places), losses in zip(group, joint, found, strict=True):
-            with _naming(one):
+            measured = class_losses(backbone, latents, plans, even, batch_size, quiet)
+        for subject, (_, indices), losses in zip(group, joint, measured, strict=True):
+            with _naming(subject):
                 check_finite(losses, "losses", backbone.dtype)
-            one.losses.update({name: losses[:, mine] for name, mine in places.items()})
+            subject.losses.update({name: losses[:, own] for name, own in indices.items()})
 
 
 def _by_attention(
-    bench: Bench, group: Sequence[Subject], latents: Tensor, readers: Sequence[Point], clock: Clock
+    bench: Bench,
+    group: Sequence[Subject],
+    latents: Tensor,
+    readers: Sequence[Measurement],
+    clock: Clock,
 ) -> Heatmaps:
-    """What points that read the same attention make of it, as many images as memory holds."""
-    config = readers[0].config
-    most = images_at_once(bench.aligner.backbone, latents[:1], config.self_attention)
+    """What rows that read the same attention make of it, as many images as memory holds."""
+    backbone, config = bench.model.backbone, readers[0].config
+    most = images_at_once(backbone, latents[:1], config.self_attention)
     for first in range(0, len(group), most):
-        part = slice(first, first + most)
-        yield from _by_part(bench, group[part], latents[part], readers, clock)
+        part, shown = group[first : first + most], latents[first : first + most]
+        collected = _collected(bench, part, shown, readers, clock)
+        for subject, maps in zip(part, collected, strict=True):
+            for same in _same_weights(readers):
+                yield from _of_weights(bench, subject, maps, same, clock)
+        del collected, maps  # before more is read
 
 
-def _by_part(
-    bench: Bench, group: Sequence[Subject], latents: Tensor, readers: Sequence[Point], clock: Clock
-) -> Heatmaps:
-    """What some points make of the attention of images that are collected together."""
-    backbone, config = bench.aligner.backbone, readers[0].config
-    with clock.charged(whole(point.row.name for point in readers)):
-        words = [plan_prompts(backbone, one.phrases, None, config) for one in group]
-        visits = [bench.visits(config, one, latents[:1])[0] for one in group]
-        quiet, batch_size = Progress(0, "", show=False), bench.aligner.batch_size
-        found = attention_maps(backbone, latents, words, visits, config, batch_size, quiet)
-    for one, maps in zip(group, found, strict=True):
-        for same in _same_weights(readers):
-            yield from _of_weights(bench, one, maps, same, clock)
+def _collected(
+    bench: Bench,
+    group: Sequence[Subject],
+    latents: Tensor,
+    readers: Sequence[Measurement],
+    clock: Clock,
+) -> list[AttentionMaps]:
+    """The attention of images that are collected together."""
+    backbone, config = bench.model.backbone, readers[0].config
+    with clock.charged(whole(row.row.name for row in readers)):
+        plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
+        timesteps = [bench.timesteps(config, subject, latents[:1])[0] for subject in group]
+        quiet, batch_size = Progress(0, "", show=False), bench.model.batch_size
+        return attention_maps(backbone, latents, plans, timesteps, config, batch_size, quiet)
 
 
 def _of_weights(
-    bench: Bench, subject: Subject, maps: AttentionMaps, same: Sequence[Point], clock: Clock
+    bench: Bench,
+    subject: Subject,
+    maps: AttentionMaps,
+    same: Sequence[Measurement],
+    clock: Clock,
 ) -> Heatmaps:
-    """The heatmaps of points that give the layers of some attention the same weights."""
-    backbone, weights = bench.aligner.backbone, same[0].config.cross_weights
+    """The heatmaps of rows that give the layers of some attention the same weights."""
+    backbone, weights = bench.model.backbone, same[0].config.cross_weights
     assert weights is not None
     assert same[0].collecting is not None
     combined = combine_layers(maps.cross, maps.layers, weights)
     with _naming(subject):
         check_finite(combined, "attention maps", backbone.dtype)
     subject.maps.setdefault(same[0].collecting, combined.cpu())
-    most = max(1, _PIXELS // (len(subject.labels) * subject.size[0] * subject.size[1]))
+    count, (height, width) = len(subject.labels), subject.size
+    most = max(1, _PIXELS // (count * height * width))
     for first in range(0, len(same), most):
         part = same[first : first + most]
-        names = [point.row.name for point in part]
-        with clock.charged(split(names)):
+        with clock.charged(split(row.row.name for row in part)):
             powers = [
-                exponents(_scores(subject, point, backbone.objective), is_centred(point))
-                for point in part
+                row.exponents(subject.elbo(row, backbone.objective), count, subject.seed)
+                for row in part
             ]
-            heatmaps = heatmaps_under(maps, weights, torch.stack(powers), subject.size)
-        yield from ((subject, *pair) for pair in zip(names, heatmaps, strict=True))
+            heatmaps = heatmaps_under(maps, weights, torch.cat(powers), subject.size)
+        each = torch.split(heatmaps, [len(drawn) for drawn in powers])
+        yield from ((subject, *pair) for pair in zip(part, each, strict=True))
 
 
 def _by_methods(
-    bench: Bench, group: Sequence[Subject], points: Sequence[Point], clock: Clock
+    bench: Bench, group: Sequence[Subject], rows: Sequence[Measurement], clock: Clock
 ) -> Heatmaps:
     """What other methods find, under the scores that the paper's would have."""
-    objective = bench.aligner.backbone.objective
-    for point in points:
-        how, config = bench.methods[point.row.name], point.config
-        config = replace(config, centred=is_centred(point))
+    for measurement in rows:
+        method, config = bench.methods[measurement.row.name], measurement.config
         for subject in group:
             options: dict[str, Any] = {"config": config, "seed": subject.seed}
-            if config.calibrate:
-                options["scores"] = _scores(subject, point, objective).numpy()
-            if how.supervised:
+            if config.calibrated:
+                elbo = subject.elbo(measurement, bench.model.backbone.objective)
+                options["scores"] = measurement.scores(elbo, len(subject.labels)).numpy()
+            if method.supervised:
                 options["target_masks"] = subject.target_masks
-            with clock.charged(whole([point.row.name])), _naming(subject):
-                found = how.align(subject.encoded[config.resize], subject.phrases, **options)
-            yield subject, point.row.name, torch.from_numpy(found.heatmaps)
+            with clock.charged(whole([measurement.row.name])), _naming(subject):
+                result = method.align(subject.encoded[config.resize], subject.phrases, **options)
+            yield subject, measurement, torch.from_numpy(result.heatmaps)[None]
 
 
-def _same_weights(points: Sequence[Point]) -> list[list[Point]]:
-    """Points that give the layers the same weights, those of the first point first."""
-    groups: dict[str, list[Point]] = {}
-    for point in points:
-        groups.setdefault(repr(point.config.cross_weights), []).append(point)
+def _same_weights(rows: Sequence[Measurement]) -> list[list[Measurement]]:
+    """Rows that give the layers the same weights, those of the first row first."""
+    groups: dict[str, list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault(repr(row.config.cross_weights), []).append(row)
     return list(groups.values())
 
 
@@ -298,12 +338,6 @@ def _naming(subject: Subject) -> Iterator[None]:
         yield
     except FloatingPointError as error:
         raise FloatingPointError(f"image {subject.sample.key!r}: {error}") from error
-
-
-def _scores(subject: Subject, point: Point, objective: str) -> Tensor:
-    losses = subject.losses.get(point.scoring) if point.scoring else None
-    steps = subject.steps.get(point.scoring) if point.scoring else None
-    return scores(point, losses, steps, objective, len(subject.labels))
 
 
 def _all_background(subject: Subject) -> Tally:

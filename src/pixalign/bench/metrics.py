@@ -67,8 +67,8 @@ class Tally:
     def at(self, threshold: float) -> Tally:
         """The same rows at one of THRESHOLDS: T = 1."""
         index = threshold_index(threshold)
-        one = slice(index, index + 1)
-        return Tally(self.image, self.label, self.true, self.hits[:, one], self.claimed[:, one])
+        at = slice(index, index + 1)
+        return Tally(self.image, self.label, self.true, self.hits[:, at], self.claimed[:, at])
 
     def of_images(self, mask: Tensor) -> Tally:
         """The rows of the images where bool [images] is true; images keep their numbers."""
@@ -109,6 +109,11 @@ def threshold_index(threshold: float) -> int:
             return index
     options = f"{THRESHOLDS[0]}, {THRESHOLDS[1]}, ..., {THRESHOLDS[-1]}"
     raise ValueError(f"threshold is {threshold!r}; allowed: {options}")
+
+
+def nearest_threshold(value: float) -> float:
+    """The one of THRESHOLDS that is nearest."""
+    return min(THRESHOLDS, key=lambda threshold: abs(threshold - value))
 
 
 def tally(heatmaps: Tensor, truth: Tensor, labels: Sequence[int], image: int) -> list[Tally]:

@@ -15,6 +15,7 @@ COLOURS = (
     "#777777", "#0b6e4f", "#c8553d", "#3366aa", "#b8860b", "#7b4fa3", "#2a9d9d", "#a0496b",
 )  # fmt: skip
 _DPI = 110
+_COLLECTED = ("collect_range", "collect_timesteps", "elbo_timesteps", "elbo_weighting")
 _BAND = {"alpha": 0.15, "lw": 0}
 
 
@@ -31,10 +32,110 @@ def plots(result: Result) -> list[Plot]:
     """Those that the result has something for."""
     plt = _pyplot()
     makers: tuple[Callable[[Any, Result], Plot | None], ...] = (
-        _gamma, _steps, _curves, _area, _frequency, _dials
+        _gamma, _steps, _curves, _many_effects, _area, _frequency, _dials
     )  # fmt: skip
     made = [maker(plt, result) for maker in makers] if result["rows"] else []
     return [plot for plot in made if plot is not None]
+
+
+def effects(result: Result, names: Mapping[str, str] | None = None) -> Plot:
+    """Rows as differences to their baselines; ``names`` chooses them, and says what to call them.
+
+    A row that reads the true masks is marked.
+    """
+    plt, rows = _pyplot(), result["rows"]
+    shown = names or {name: name for name, row in rows.items() if row["effect"]["oracle"]}
+    figure, axes = plt.subplots(figsize=(7.5, 1 + 0.28 * len(shown)))
+    for height, name in enumerate(shown):
+        value, low, high = rows[name]["effect"]["oracle"]
+        colour = COLOURS[2] if rows[name]["supervised"] else COLOURS[1]
+        axes.plot([low, high], [height, height], color=colour, lw=2)
+        axes.plot(value, height, "o", color=colour, ms=6)
+    marked = [f"{x} (supervised)" if rows[n]["supervised"] else x for n, x in shown.items()]
+    axes.axvline(0, color="black", lw=0.8)
+    axes.set_yticks(range(len(shown)), marked)
+    axes.invert_yaxis()
+    axes.set_xlabel("mIoU minus the baseline, points (95 % interval over images)")
+    axes.grid(axis="x", alpha=0.3)
+    return _finished(plt, figure, "Effects", "Each row's mIoU minus its baseline's")
+
+
+def _many_effects(plt: Any, result: Result) -> Plot | None:
+    return effects(result) if len(result["rows"]) > len(COLOURS) else None
+
+
+def strengths(results: Mapping[str, Result]) -> Plot:
+    """What exponents of growing strength do to mIoU: a panel for each result, by its title."""
+    plt = _pyplot()
+    figure, grid = plt.subplots(1, len(results), figsize=(4 * len(results), 3.6), squeeze=False)
+    for axes, (title, result) in zip(grid[0], results.items(), strict=True):
+        for (label, points), colour in zip(_by_strength(result), COLOURS[1:], strict=False):
+            x = [strength for strength, _ in points]
+            value, low, high = zip(*(effect for _, effect in points), strict=True)
+            axes.plot(x, value, "o-", ms=3, color=colour, label=label)
+            axes.fill_between(x, low, high, color=colour, **_BAND)
+        base = result["rows"][result["baseline"]]["oracle"]["miou"]
+        axes.axhline(0, color="black", lw=0.8)
+        axes.set_title(f"{title}: {result['baseline']} {base:.1f}\n({result['done']} images)")
+        axes.set_xlabel("strength")
+        axes.grid(alpha=0.3)
+    grid[0][0].set_ylabel(f"mIoU minus {result['baseline']}, points")
+    grid[0][0].legend(fontsize=8, frameon=False)
+    return _finished(plt, figure, "By strength", "mIoU over the strength of the exponents")
+
+
+def _by_strength(result: Result) -> list[tuple[str, list[tuple[float, list[float]]]]]:
+    """Effects by strength of the rows that differ in it alone: by the ELBO, centred, constant."""
+    own = next(row["config"] for row in result["rows"].values() if row["scores"] is None)
+    kinds: dict[str, dict[float, list[float]]] = {
+        "by the ELBO, centred": {}, "by the ELBO, 1/γ": {}, "the same for all classes": {}
+    }  # fmt: skip
+    for row in result["rows"].values():
+        config, effect = row["config"], row["effect"]["oracle"]
+        strange = row["exponents"] != "elbo" or row["method"] != "elbo" or effect is None
+        if strange or any(config[key] != own[key] for key in _COLLECTED):
+            continue
+        kind = "the same for all classes" if row["scores"] else "by the ELBO, 1/γ"
+        kind = "by the ELBO, centred" if config["centred"] and not row["scores"] else kind
+        kinds[kind][round(1 / (row["scores"] or config["gamma"]), 6)] = effect
+    zero = [0.0, 0.0, 0.0]
+    return [(kind, sorted(({1.0: zero} | points).items())) for kind, points in kinds.items()]
+
+
+def groups(result: Result, names: Sequence[str]) -> Plot:
+    """Effects of some rows by area, frequency and visible share, and the baseline's IoU."""
+    plt, rows = _pyplot(), result["rows"]
+    base = rows[result["baseline"]]
+    kinds = {
+        "area": "by share of the picture, %", "visible": "by visible share, %",
+        "frequency": "by training frequency",
+    }  # fmt: skip
+    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), width_ratios=(10, 5, 4))
+    for plot, (kind, title) in zip(axes, kinds.items(), strict=True):
+        known = base[kind] if isinstance(base[kind], list) else list(base[kind].values())
+        labels = (
+            [f"{100 * group['from']:.3g}–{100 * group['to']:.3g}" for group in known]
+            if isinstance(base[kind], list)
+            else list(base[kind])
+        )
+        values = [group.get("iou", group.get("miou")) for group in known]
+        ticks = [f"{x}\n({value:.0f})" for x, value in zip(labels, values, strict=True)]
+        lines = []
+        for name, colour in zip(names, COLOURS[1:], strict=False):
+            entries = rows[name][kind]
+            entries = entries if isinstance(entries, list) else list(entries.values())
+            points = [dict(zip(("iou", "low", "high"), x["effect"], strict=True)) for x in entries]
+            lines.append((name, points, colour))
+        plot.axhline(0, color="black", lw=0.8)
+        _points(plot, lines, ticks, "iou")
+        plot.set_title(title, fontsize=10)
+    axes[0].set_ylabel(f"IoU minus {result['baseline']}, points")
+    return _finished(plt, figure, "By group", "Differences by area, visible share and frequency")
+
+
+def dials(result: Result) -> Plot | None:
+    """The changed class's IoU as each dial is turned."""
+    return _dials(_pyplot(), result)
 
 
 def _pyplot() -> Any:
@@ -95,8 +196,11 @@ def _varying(result: Result, field: str) -> dict[str, float] | None:
     """A field's value by row, where rows differ in it and in nothing else."""
     rows = result["rows"]
     values = {name: row["config"][field] for name, row in rows.items()}
-    rest = [(row["method"], row["scores"], {**row["config"], field: None}) for row in rows.values()]
-    alone = len(set(values.values())) == len(rows) > 1 and all(one == rest[0] for one in rest)
+    rest = [
+        (row["method"], row["scores"], row["exponents"], {**row["config"], field: None})
+        for row in rows.values()
+    ]
+    alone = len(set(values.values())) == len(rows) > 1 and all(row == rest[0] for row in rest)
     return values if alone else None
 
 

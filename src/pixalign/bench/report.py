@@ -12,10 +12,17 @@ from typing import Any
 from PIL import Image
 
 from pixalign.bench.plots import Plot, plots
-from pixalign.bench.sheets import Result, Sheet, sheets
+from pixalign.bench.result_grid import Result, ResultGrid, result_grids
 from pixalign.bench.store import Run, find_runs
 from pixalign.bench.summary import write_result
-from pixalign.bench.tables import Table, markdown_page, points, signed, tables, warnings
+from pixalign.bench.tables import (
+    Table,
+    format_points,
+    markdown_page,
+    result_tables,
+    signed,
+    warnings,
+)
 from pixalign.config import PRESETS, AlignConfig
 from pixalign.core.files import make_folder, write_bytes
 from pixalign.pictures.pages import data_uri, environment
@@ -52,7 +59,7 @@ class RunPart:
 class SpecPart:
     """What the page shows of one spec."""
 
-    sheet: Sheet
+    grid: ResultGrid
     tables: tuple[Table, ...]
     runs: tuple[RunPart, ...]
 
@@ -70,24 +77,24 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     runs = find_runs(folder)
     where = folder if out is None else make_folder(out)
     results = [write_result(run) for run in runs]
-    folders = {_place(result): run for result, run in zip(results, runs, strict=True)}
-    parts = [_spec_part(sheet, folders) for sheet in sheets(results)]
+    folders = {_identity(result): run for result, run in zip(results, runs, strict=True)}
+    parts = [_spec_part(grid, folders) for grid in result_grids(results)]
     text = f"# Benchmark\n\n{markdown_page(results)}"
     write_bytes(where / TABLES, text.encode())
     return write_bytes(where / PAGE, _page(parts).encode())
 
 
-def _place(result: Result) -> tuple[str, str, str]:
+def _identity(result: Result) -> tuple[str, str, str]:
     return result["spec"], result["model"]["name"], result["dataset"]
 
 
-def _spec_part(sheet: Sheet, folders: Mapping[tuple[str, str, str], Run]) -> SpecPart:
-    order = [(model, dataset) for model in sheet.models for dataset in sheet.datasets]
-    results = [sheet.results[pair] for pair in order if pair in sheet.results]
+def _spec_part(grid: ResultGrid, folders: Mapping[tuple[str, str, str], Run]) -> SpecPart:
+    order = [(model, dataset) for model in grid.models for dataset in grid.datasets]
+    results = [grid.results[pair] for pair in order if pair in grid.results]
     return SpecPart(
-        sheet=sheet,
-        tables=tuple(tables(sheet)),
-        runs=tuple(_run_part(result, folders[_place(result)].folder) for result in results),
+        grid=grid,
+        tables=tuple(result_tables(grid)),
+        runs=tuple(_run_part(result, folders[_identity(result)].folder) for result in results),
     )
 
 
@@ -137,7 +144,7 @@ def describe_config(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     """The preset that is nearest on this model, and what differs: "default, gamma = 0.5"."""
     nearest: tuple[str, dict[str, Any]] | None = None
     for name in PRESETS:
-        preset = AlignConfig.preset(name).resolved(model["family"], model["own"]).to_dict()
+        preset = AlignConfig.preset(name).resolved(model["family"], model["settings"]).to_dict()
         plain = json.loads(json.dumps(preset))
         differs = {key: value for key, value in config.items() if plain.get(key) != value}
         if nearest is None or len(differs) < len(nearest[1]):
@@ -162,8 +169,8 @@ def _classes(result: Result) -> list[tuple[str, ...]]:
     return [
         (
             name,
-            points(before.get(name)),
-            points(after["classes"][name]),
+            format_points(before.get(name)),
+            format_points(after["classes"][name]),
             signed(changes[name]) if name in changes else "–",
         )
         for name in order

@@ -13,10 +13,10 @@ from typing import Any
 
 from pixalign.bench.datasets import Dataset
 from pixalign.bench.measuring import Bench, Subject, measure
-from pixalign.bench.spec import SUPERVISED, Row, Spec, model_name
+from pixalign.bench.spec import Spec, SpecRow, model_name
 from pixalign.bench.store import Run, writing
 from pixalign.core.progress import Progress
-from pixalign.core.protocols import AlignmentModel as Aligner
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
 from pixalign.methods import METHODS
 
@@ -54,10 +54,9 @@ class Processes:
 def run(
     spec: Spec,
     dataset: Dataset,
-    aligner: Aligner,
+    model: AlignmentModel,
     out: Path,
     *,
-    model: str | Path | None,
     limit: int | None = None,
     seed: int = 0,
     counts: Mapping[str, float] | None = None,
@@ -69,25 +68,25 @@ def run(
     What is finished is kept as it is; so the same call goes on where an earlier one stopped. Each
     image draws its noise by ``seed`` and its key. A run with other settings is refused.
     """
-    mine = processes or Processes()
-    bench = Bench.of(_readable(spec, aligner), aligner)
-    label = model_name(model) or slug(Path(str(model)).name)
-    folder = out / f"{spec.name}--{dataset.name}--{slug(label)}"
+    ours = processes or Processes()
+    bench = Bench.of(_readable(spec, model), model)
+    label = model_name(model.name) or folder_name(Path(model.name).name)
+    folder = out / f"{spec.name}--{dataset.name}--{folder_name(label)}"
     known = counts if counts is not None else dataset.counts()
-    header = _header(spec, dataset, bench, label, model, limit, seed, known)
-    with writing(folder) if mine.first else nullcontext():  # the first process does so for all
-        if mine.first:
+    header = _header(spec, dataset, bench, label, limit, seed, known)
+    with writing(folder) if ours.first else nullcontext():  # the first process does so for all
+        if ours.first:
             Run.start(folder, header)
-        mine.wait()
-        found = Run.start(folder, header)
-        done = found.done()
-        mine.wait()  # nobody writes before everybody has read
-        _fill(found, done, bench, dataset, seed, mine, f"{spec.name} on {dataset.name}", show)
-        mine.wait()
-        if mine.first:
-            found.merge()
-        mine.wait()
-    return found
+        ours.wait()
+        run = Run.start(folder, header)
+        done = run.done()
+        ours.wait()  # nobody writes before everybody has read
+        _fill(run, done, bench, dataset, seed, ours, f"{spec.name} on {dataset.name}", show)
+        ours.wait()
+        if ours.first:
+            run.merge()
+        ours.wait()
+    return run
 
 
 def _fill(
@@ -96,27 +95,27 @@ def _fill(
     bench: Bench,
     dataset: Dataset,
     seed: int,
-    mine: Processes,
+    processes: Processes,
     title: str,
     show: bool,
 ) -> None:
     """Measure this process's part of the images that are not done."""
     todo = [chunk for chunk in _chunks(len(dataset)) if not done.issuperset(chunk)]
-    ours = todo[mine.index :: mine.count]
-    with Progress(sum(map(len, ours)), title, show, "image") as progress:
-        for chunk in ours:
+    part = todo[processes.index :: processes.count]
+    with Progress(sum(map(len, part)), title, show, "image") as progress:
+        for chunk in part:
             started = time.perf_counter()
             subjects = [Subject(dataset[i], i, dataset.classes, seed) for i in chunk]
             measured, spent = measure(bench, subjects)
             fresh = [row for row in measured if row.index not in done]
-            run.append(fresh, time.perf_counter() - started, spent, mine.index)
+            run.append(fresh, time.perf_counter() - started, spent, processes.index)
             progress.advance(len(chunk))
 
 
-def _readable(spec: Spec, aligner: Aligner) -> list[Row]:
+def _readable(spec: Spec, model: AlignmentModel) -> list[SpecRow]:
     """The rows whose method knows the model's kind of attention; the others are missing."""
-    backbone = aligner.backbone
-    rows = [row for row in spec.rows if row.method == "elbo" or METHODS[row.method].reads(backbone)]
+    backbone = model.backbone
+    rows = [row for row in spec.rows if METHODS[row.method].reads(backbone)]
     if not rows:
         methods = ", ".join(sorted({row.method for row in spec.rows}))
         raise ValueError(
@@ -132,8 +131,8 @@ def _chunks(images: int) -> Iterator[range]:
         yield range(first, min(first + CHUNK, images))
 
 
-def slug(text: str) -> str:
-    """A name for a folder."""
+def folder_name(text: str) -> str:
+    """A text as part of a folder's name."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text).strip("-") or "model"
 
 
@@ -142,13 +141,12 @@ def _header(
     dataset: Dataset,
     bench: Bench,
     label: str,
-    model: str | Path | None,
     limit: int | None,
     seed: int,
     counts: Mapping[str, float] | None,
 ) -> dict[str, Any]:
-    aligner, points = bench.aligner, bench.points.points
-    backbone = aligner.backbone
+    model, measured = bench.model, bench.measurements.rows
+    backbone = model.backbone
     return {
         "spec": spec.name,
         "digest": spec.digest(),
@@ -169,25 +167,26 @@ def _header(
         "seed": seed,
         "model": {
             "name": label,
-            "id": aligner.name if model is None else str(model),
+            "id": model.name,
             "family": backbone.family,
             "objective": backbone.objective,
             "dtype": str(backbone.dtype).removeprefix("torch."),
-            "own": dict(aligner.settings),
+            "settings": dict(model.settings),
         },
         "rows": [
             {
-                "name": point.row.name,
-                "method": point.row.method,
-                "baseline": point.row.baseline,
-                "config": point.config.to_dict(),
-                "scores": point.row.scores,
-                "options": dict(point.row.options),
-                "supervised": point.row.method in SUPERVISED,
+                "name": measurement.row.name,
+                "method": measurement.row.method,
+                "baseline": measurement.row.baseline,
+                "config": measurement.config.to_dict(),
+                "scores": measurement.row.scores,
+                "exponents": measurement.row.exponents,
+                "options": dict(measurement.row.options),
+                "supervised": measurement.row.supervised,
             }
-            for point in points
+            for measurement in measured
         ],
-        "missing": [row.name for row in spec.rows if row not in [p.row for p in points]],
+        "missing": [row.name for row in spec.rows if row not in [m.row for m in measured]],
         "device": device_name(backbone.device),
         "versions": versions(),
         "git": git_hash(),
@@ -199,10 +198,10 @@ def git_hash() -> str | None:
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return said.stdout.strip() or None
 
 
 def check_counts(classes: Sequence[str], counts: Mapping[str, float] | None) -> None:

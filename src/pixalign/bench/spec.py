@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pixalign.backbones.locations import EMBEDDED
+from pixalign.backbones.locations import EMBEDDED, EMBEDDED_NAME
 from pixalign.bench.datasets import DATASETS
+from pixalign.bench.exponents import EXPONENTS
 from pixalign.bench.fields import (
     Choices,
     Fields,
@@ -30,14 +31,12 @@ from pixalign.bench.fields import (
     texts,
     unfractioned,
 )
-from pixalign.config import PRESETS, AlignConfig
+from pixalign.config import FALLBACK, PRESETS, AlignConfig
 from pixalign.core.checks import check_choice
-from pixalign.methods import METHODS as BASELINES
+from pixalign.methods import METHODS
 
 SPECS = Path(__file__).parent / "specs"
 VERSION = 1
-METHODS = ("elbo", *BASELINES)
-SUPERVISED = frozenset(name for name, kind in BASELINES.items() if kind.supervised)
 METRICS = ("miou", "precision", "f1")
 FREQUENCIES = ("rare", "common", "frequent")
 COLUMNS = ("datasets", "metrics", "frequency", "groups")
@@ -65,16 +64,16 @@ _KEYS = (
 _TWIN_KEYS = (
     "version", "extends", "title", "datasets", "split", "preset", "baseline", "rows", "notes"
 )  # fmt: skip
-_ROW_KEYS = ("name", "method", "preset", "set", "scores", "baseline", "options")
+_ROW_KEYS = ("name", "method", "preset", "set", "scores", "exponents", "baseline", "options")
 
 
 @dataclass(frozen=True)
-class Row:
+class SpecRow:
     """One row of a table: a method under a config, compared with the row ``baseline``.
 
     ``scores`` is the alignment score S that all classes share; with None they have the ELBO's
-    where ``config`` calibrates, and 1 where it does not. ``options`` are the constructor's of a
-    method other than the paper's.
+    where ``config`` calibrates, and 1 where it does not. ``exponents`` is a rule in
+    `pixalign.bench.exponents.EXPONENTS`, ``options`` are the method's constructor's.
     """
 
     name: str
@@ -82,7 +81,20 @@ class Row:
     config: AlignConfig
     scores: float | None
     baseline: str
+    exponents: str = "elbo"
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def supervised(self) -> bool:
+        """Whether it reads the true masks."""
+        return METHODS[self.method].supervised or EXPONENTS[self.exponents].supervised
+
+    def record(self) -> dict[str, Any]:
+        """What determines its results, but for the config; usual values are left out."""
+        named: dict[str, Any] = {"method": self.method, "scores": self.scores}
+        if self.exponents != "elbo":
+            named["exponents"] = self.exponents
+        return named | ({"options": dict(self.options)} if self.options else {})
 
 
 @dataclass(frozen=True)
@@ -102,7 +114,7 @@ class Spec:
     split: str | None
     columns: str
     baseline: str
-    rows: tuple[Row, ...]
+    rows: tuple[SpecRow, ...]
     paper: Mapping[str, Any]
     notes: tuple[str, ...]
     extends: str | None
@@ -110,13 +122,7 @@ class Spec:
     def digest(self) -> str:
         """SHA-256 in hexadecimal of what determines results: datasets, split and rows."""
         rows = [
-            {
-                "name": row.name,
-                "method": row.method,
-                "config": row.config.to_dict(),
-                "scores": row.scores,
-                **({"options": dict(row.options)} if row.options else {}),
-            }
+            {"name": row.name, "config": row.config.to_dict(), **row.record()}
             for row in sorted(self.rows, key=lambda row: row.name)
         ]
         record = {"datasets": sorted(self.datasets), "split": self.split, "rows": rows}
@@ -125,12 +131,12 @@ class Spec:
 
     def paper_number(self, model: str, row: str, *column: str) -> float | None:
         """What the paper reports there, in percent; None where it does not."""
-        found: Any = self.paper
+        number: Any = self.paper
         for key in (model, row, *column):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found if isinstance(found, float) else None
+            number = number.get(key) if isinstance(number, Mapping) else None
+        return number if isinstance(number, float) else None
 
-    def paper_effect(self, model: str, row: Row, *column: str) -> float | None:
+    def paper_effect(self, model: str, row: SpecRow, *column: str) -> float | None:
         """A row minus its baseline in the paper, in points; None where either is missing."""
         value = self.paper_number(model, row.name, *column)
         baseline = self.paper_number(model, row.baseline, *column)
@@ -159,7 +165,7 @@ def model_name(model: str | Path | None) -> str | None:
     A folder is known by its own name, or by its repository's in a hub cache. The model that comes
     with the package, which is None too, is "embedded".
     """
-    if model is None or Path(model) == EMBEDDED:
+    if model is None or str(model) in (EMBEDDED_NAME, str(EMBEDDED)):
         return "embedded"
     parts = Path(model).parts
     last = parts[-1] if parts else ""
@@ -200,18 +206,18 @@ def _read(path: Path) -> Fields:
 def _origin(path: Path, name: object, below: Sequence[Path]) -> Path:
     """The file of the spec that ``path`` extends: beside it, or shipped."""
     beside, shipped = path.parent / f"{name}.yaml", SPECS / f"{name}.yaml"
-    found = beside if beside.is_file() else shipped
-    if not isinstance(name, str) or not found.is_file():
+    origin = beside if beside.is_file() else shipped
+    if not isinstance(name, str) or not origin.is_file():
         options = ", ".join(spec_names())
         raise ValueError(
             f"extends is {name!r}; allowed: NAME of a file NAME.yaml in the same folder, "
             f"or {options}"
         )
     chain = [*below, path]
-    if found.resolve() in [file.resolve() for file in chain]:
-        circle = " extends ".join(file.stem for file in [*chain, found])
+    if origin.resolve() in [file.resolve() for file in chain]:
+        circle = " extends ".join(file.stem for file in [*chain, origin])
         raise ValueError(f"extends is {name!r}, which goes in a circle: {circle}")
-    return found
+    return origin
 
 
 def _build(name: str, fields: Fields, parent: Spec | None) -> Spec:
@@ -255,7 +261,7 @@ def _datasets(value: object, columns: str) -> tuple[str, ...]:
     return datasets
 
 
-def _rows(fields: Fields) -> tuple[Row, ...]:
+def _rows(fields: Fields) -> tuple[SpecRow, ...]:
     """The rows, under names of their own, and their baselines among them."""
     items = fields.get("rows")
     if not isinstance(items, list) or not items:
@@ -274,53 +280,53 @@ def _rows(fields: Fields) -> tuple[Row, ...]:
     return rows
 
 
-def _row(item: object, what: str, preset: str, baseline: Any) -> Row:
-    """One row; methods other than the paper's are calibrated only where ``set`` says so."""
+def _row(item: object, what: str, preset: str, baseline: Any) -> SpecRow:
+    """One row; ``set: {calibrate: elbo}`` calibrates a baseline."""
     fields = mapping(what, item)
     for key in fields:
         check_choice(f"a key of {what}", key, _ROW_KEYS)
     name = text(f"name of {what}", fields.get("name"))
     what = f"row {name!r}"
-    method = fields.get("method", "elbo")
-    check_choice(f"method of {what}", method, METHODS)
     preset = fields.get("preset", preset)
     check_choice(f"preset of {what}", preset, PRESETS)
+    method = fields.get("method", AlignConfig.preset(preset).method or FALLBACK["method"])
+    check_choice(f"method of {what}", method, tuple(METHODS))
+    rule = fields.get("exponents", "elbo")
+    check_choice(f"exponents of {what}", rule, tuple(EXPONENTS))
     given = mapping(f"set of {what}", fields.get("set", {}))
-    known = tuple(field.name for field in dataclasses.fields(AlignConfig))
+    known = tuple(field.name for field in dataclasses.fields(AlignConfig) if field.name != "method")
     for key in given:
         check_choice(f"a field in set of {what}", key, known)
     overrides = {key: unfractioned(value) for key, value in given.items()}
-    if method != "elbo":
-        overrides = {"calibrate": False} | overrides
     try:
-        config = AlignConfig.preset(preset, **overrides)
+        config = AlignConfig.preset(preset, **overrides, method=method)
+        config = METHODS[method].configured(config)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"set of {what} is {given!r}: {error}") from error
-    scores = None
-    if "scores" in fields:
-        scores = _scores(f"scores of {what}", fields["scores"], config.calibrate)
+    scores = _scores(f"scores of {what}", fields.get("scores", "elbo"))
     options = _options(what, method, fields.get("options", {}))
-    return Row(name, method, config, scores, fields.get("baseline", baseline), options)
+    for key in ("scores", "exponents"):
+        if key in fields and not config.calibrated:
+            raise ValueError(f"{key} of {what} is {fields[key]!r}; allowed where it is calibrated")
+    if rule != "elbo" and (scores is not None or not METHODS[method].separable):
+        raise ValueError(f"exponents of {what} is {rule!r}; allowed with method elbo, no scores")
+    return SpecRow(name, method, config, scores, fields.get("baseline", baseline), rule, options)
 
 
 def _options(what: str, method: str, value: object) -> Fields:
-    """What a method's constructor takes beside the aligner."""
+    """What a method's constructor takes beside the model."""
     options = mapping(f"options of {what}", value)
-    known: tuple[str, ...] = ()
-    if method in BASELINES:
-        known = tuple(inspect.signature(BASELINES[method]).parameters)[1:]
+    known = tuple(inspect.signature(METHODS[method]).parameters)[1:]
     for key in options:
         check_choice(f"an option of {what}", key, known)
     return options
 
 
-def _scores(what: str, value: object, calibrate: bool) -> float | None:
+def _scores(what: str, value: object) -> float | None:
     """The score of all classes, or None for the ELBO's."""
     number = unfractioned(value)
     if number != "elbo" and not (is_number(number) and 0 < number <= 1):
         raise ValueError(f"{what} is {value!r}; allowed: elbo, or a number above 0 and up to 1")
-    if not calibrate:
-        raise ValueError(f"{what} is {value!r}; allowed where calibrate is true only")
     return None if number == "elbo" else float(number)
 
 
@@ -336,5 +342,5 @@ def _paper(value: object, columns: str, datasets: Choices, rows: Choices) -> dic
         return {}
     if columns == "groups":
         raise ValueError(f"paper is {value!r}; allowed with columns 'groups': nothing")
-    found: dict[str, Any] = numbers("paper", value, (tuple(MODELS), rows, *by_column[columns]))
-    return found
+    levels = (tuple(MODELS), rows, *by_column[columns])
+    return dict(numbers("paper", value, levels))

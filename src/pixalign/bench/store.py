@@ -21,20 +21,22 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from pixalign.bench.metrics import THRESHOLDS, Tally
 from pixalign.core.files import write_bytes, writing_whole
 
-FORMAT = 2
+FORMAT = 3
 HEADER, IMAGES, RESULT, LOCK = "run.json", "images.jsonl", "result.json", "run.lock"
 # What the numbers of a run depend on: it must be as it was when the run goes on.
 _SAME = (
     "format", "digest", "dataset", "split", "limit", "images", "masks", "pictures", "classes",
     "seed", "model",
 )  # fmt: skip
-_SAME_IN_ROWS = ("method", "config", "scores", "options")
+_SAME_IN_ROWS = ("method", "config", "scores", "exponents", "options")
 _OF_THE_START = ("versions", "git", "device")  # told as they were when the run began
+_OF_PAIRS = ("visible", "elbo", "activation")
 _INDEX = re.compile(rb'\{"index":(\d+),')  # how a line begins
 _BLOCK = 2**16
 
@@ -43,9 +45,11 @@ _BLOCK = 2**16
 class ImageRow:
     """What is kept of one image: losses [N, T], small maps [N, h, w] and pixel counts, on the CPU.
 
-    ``labels`` are its classes and ``area`` their shares of the picture. ``losses`` and ``maps``
-    go by the settings under which they were measured, ``tallies`` by rows of the table.
-    ``target`` is the class that a dial changes.
+    ``labels`` are its classes, ``area`` their shares of the picture, ``visible`` the shares of
+    them that nothing covers, where that is known. ``losses`` and ``maps`` go by the settings under
+    which they were measured, ``tallies`` by rows of the table: one for each draw of a row's
+    exponents. ``elbo`` and ``activation`` [N], a map's peak over its mean, are those of the first
+    row that has any. ``target`` is the class that a dial changes.
     """
 
     index: int
@@ -54,13 +58,16 @@ class ImageRow:
     area: tuple[float, ...]
     group: str = ""
     target: int | None = None
+    visible: tuple[float, ...] | None = None
+    elbo: tuple[float, ...] | None = None
+    activation: tuple[float, ...] | None = None
     losses: Mapping[str, Tensor] = field(default_factory=dict)
     maps: Mapping[str, Tensor] = field(default_factory=dict)
-    tallies: Mapping[str, Tally] = field(default_factory=dict)
+    tallies: Mapping[str, tuple[Tally, ...]] = field(default_factory=dict)
 
     def to_line(self) -> str:
         """One line of JSON; the same row is the same text."""
-        any_tally = next(iter(self.tallies.values()), None)
+        any_tally = next((tally for drawn in self.tallies.values() for tally in drawn), None)
         record = {
             "index": self.index,
             "key": self.key,
@@ -68,10 +75,11 @@ class ImageRow:
             "area": [round(share, 9) for share in self.area],
             "group": self.group,
             "target": self.target,
+            **{name: _rounded(getattr(self, name)) for name in _OF_PAIRS},
             "losses": {name: _packed(values.float()) for name, values in self.losses.items()},
             "maps": {name: _packed(values.half()) for name, values in self.maps.items()},
             "true": [] if any_tally is None else any_tally.true.tolist(),
-            "counts": {name: _counts(tally) for name, tally in self.tallies.items()},
+            "counts": {name: _counts(drawn) for name, drawn in self.tallies.items()},
         }
         return json.dumps(record, separators=(",", ":"))
 
@@ -90,10 +98,11 @@ class ImageRow:
             area=tuple(record["area"]),
             group=record["group"],
             target=record["target"],
+            **{name: record[name] and tuple(record[name]) for name in _OF_PAIRS},
             losses={name: _unpacked(packed) for name, packed in record["losses"].items()},
             maps={name: _unpacked(packed) for name, packed in record["maps"].items()},
             tallies={
-                name: _tally(packed, record["index"], labels, true)
+                name: _tallies(packed, record["index"], labels, true)
                 for name, packed in record["counts"].items()
             },
         )
@@ -198,7 +207,7 @@ class Run:
 
     def _places(self) -> dict[int, tuple[Path, int]]:
         """Of each image the file that has it, and where its line starts."""
-        found: dict[int, tuple[Path, int]] = {}
+        places: dict[int, tuple[Path, int]] = {}
         whole = self.folder / IMAGES
         for path in [*([whole] if whole.is_file() else []), *self._parts()]:
             start = 0
@@ -206,9 +215,9 @@ class Run:
                 begins = _INDEX.match(line)
                 if begins is None:
                     raise ValueError(f"{str(path)!r} is damaged: a line is of no image")
-                found.setdefault(int(begins[1]), (path, start))
+                places.setdefault(int(begins[1]), (path, start))
                 start += len(line)
-        return found
+        return places
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("images.*.jsonl"))
@@ -236,27 +245,18 @@ def write_text(path: Path, text: str) -> None:
 def writing(folder: Path) -> Iterator[None]:
     """Hold a run's folder, which is made; it is an error if another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a") as file:
-        try:
-            _lock(file)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"another process is writing to {str(folder)!r}; wait until it is done, or choose "
-                "another --out"
-            ) from error
-        yield
-
-
-def _lock(file: IO[Any]) -> None:
-    """Until the file is closed; where there are no locks, nothing is held."""
+    lock = FileLock(folder / LOCK)
     try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except (ImportError, OSError):  # Windows; a file system without locks
-        return
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise ValueError(
+            f"another process is writing to {str(folder)!r}; wait until it is done, or choose "
+            "another --out"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _append(path: Path, text: str) -> None:
@@ -276,9 +276,9 @@ def _end_of_lines(file: IO[bytes], end: int) -> int:
     while end:
         start = max(0, end - _BLOCK)
         file.seek(start)
-        place = file.read(end - start).rfind(b"\n")
-        if place >= 0:
-            return start + place + 1
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         end = start
     return 0
 
@@ -306,17 +306,25 @@ def _unpacked(packed: Mapping[str, Any]) -> Tensor:
     return torch.from_numpy(array.copy())
 
 
-def _counts(tally: Tally) -> dict[str, Any]:
-    """hits and claimed [2, R, T], as changes from one threshold to the next."""
-    both = torch.stack([tally.hits, tally.claimed]).to(torch.int32)
-    return _packed(both.diff(dim=-1, prepend=torch.zeros_like(both[..., :1])))
+def _rounded(values: Sequence[float] | None) -> list[float] | None:
+    return None if values is None else [float(f"{value:.9g}") for value in values]
 
 
-def _tally(packed: Mapping[str, Any], index: int, labels: Sequence[int], true: Tensor) -> Tally:
-    hits, claimed = _unpacked(packed).long().cumsum(-1)
-    assert hits.shape == (len(labels) + 1, len(THRESHOLDS))
+def _counts(drawn: Sequence[Tally]) -> dict[str, Any]:
+    """hits and claimed [D, 2, R, T], as changes from one threshold to the next."""
+    pixels = torch.stack([torch.stack([tally.hits, tally.claimed]) for tally in drawn])
+    pixels = pixels.to(torch.int32)
+    return _packed(pixels.diff(dim=-1, prepend=torch.zeros_like(pixels[..., :1])))
+
+
+def _tallies(
+    packed: Mapping[str, Any], index: int, labels: Sequence[int], true: Tensor
+) -> tuple[Tally, ...]:
+    pixels = _unpacked(packed).long().cumsum(-1)
+    assert pixels.shape[1:] == (2, len(labels) + 1, len(THRESHOLDS))
     numbers = torch.tensor([0, *(label + 1 for label in labels)])
-    return Tally(torch.full_like(numbers, index), numbers, true, hits, claimed)
+    images = torch.full_like(numbers, index)
+    return tuple(Tally(images, numbers, true, hits, claimed) for hits, claimed in pixels)
 
 
 def _check_same(folder: Path, there: Mapping[str, Any], new: Mapping[str, Any]) -> None:

@@ -6,69 +6,43 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pixalign.bench.groupings import (
+    KINDS,
+    MeasuredRow,
+    by_area,
+    by_count,
+    by_dial,
+    by_frequency,
+    by_visible_share,
+    effect,
+    rounded,
+)
 from pixalign.bench.metrics import (
-    THRESHOLDS,
     Figures,
     Tally,
     bootstrap_weights,
-    class_ious,
-    curve,
-    equal_parts,
     figures,
     interval,
-    pair_means,
-    tertiles,
+    nearest_threshold,
 )
+from pixalign.bench.pairs import correlations, highest_loss
 from pixalign.bench.store import HEADER, RESULT, ImageRow, Run, write_text
 
-KINDS = ("oracle", "fixed")  # the best threshold on the images themselves; the config's
-TENTHS = 10  # buckets of pairs by area
 PICTURES = 5  # images named best, and as many worst
 _COPIED = (
     "spec", "digest", "label", "title", "columns", "baseline", "notes", "extends", "dataset",
     "split", "limit", "images", "masks", "seed", "model", "device", "versions", "git",
 )  # fmt: skip
 
-Drawn = tuple[float, Tensor]  # a value in percent, and the same under each weighting [B]
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """One row: its pooled pixels, and by kind its figures and its mIoU under each weighting."""
-
-    tally: Tally
-    figures: Mapping[str, Figures]
-    drawn: Mapping[str, Tensor]
-
-    def ious(self, kind: str) -> Tensor:
-        """float64 [R]: each pair's IoU in percent."""
-        return 100 * self.tally.at(self.figures[kind].threshold).ious()[:, 0]
-
-    def miou(self, kind: str) -> Drawn:
-        """The row's mIoU."""
-        return self.figures[kind].miou, self.drawn[kind]
-
-    def pairs(self, kind: str, chosen: Tensor, weights: Tensor) -> Drawn:
-        """The mean IoU of the pairs where bool [R] is true."""
-        ious = self.ious(kind)[chosen]
-        return float(ious.mean()), pair_means(ious, self.tally.image[chosen], weights)
-
-    def classes(self, kind: str, chosen: Tensor, weights: Tensor) -> Drawn:
-        """The mean over classes of the pooled IoU of the rows where bool [R] is true."""
-        found, drawn = figures(self.tally.select(chosen), weights, self.figures[kind].threshold)
-        return found.miou, drawn
-
-
-How = Callable[[_Measured, str, Tensor, Tensor], Drawn]  # `_Measured.pairs` or `.classes`
+_OF_ROWS = ("method", "baseline", "supervised", "scores", "exponents", "config")
 
 
 def summarise(run: Run, draws: int = 1000) -> dict[str, Any]:
@@ -83,6 +57,9 @@ def summarise(run: Run, draws: int = 1000) -> dict[str, Any]:
     weights = bootstrap_weights(max(len(images), 1), draws)
     measured = {row["name"]: _measure(row, tallies.pop(row["name"]), weights) for row in present}
     focus = _focus(header, list(measured))
+    constants = [row["name"] for row in present if row["scores"] is not None]
+    constant = max(constants, key=lambda name: measured[name].figures["oracle"].miou, default=None)
+    baseline = measured.get(header["baseline"])
     return {
         "format": 1,
         **{key: header[key] for key in _COPIED},
@@ -94,9 +71,14 @@ def summarise(run: Run, draws: int = 1000) -> dict[str, Any]:
         "draws": draws,
         "missing": header["missing"] + [n for n in known if n not in measured],
         "focus": focus,
+        "best_constant": constant,
+        "correlations": correlations(
+            images, header, baseline.ious("oracle") if baseline else None, weights
+        ),
+        "highest_loss": highest_loss(images, header),
         **_extremes(images, measured[focus] if focus else None),
         "rows": {
-            row["name"]: _row(row, measured, header, images, weights) for row in present
+            row["name"]: _row(row, measured, constant, header, images, weights) for row in present
         },
     }  # fmt: skip
 
@@ -146,44 +128,67 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _read(run: Run, rows: Sequence[str]) -> tuple[list[ImageRow], dict[str, list[Tally]]]:
+def _read(
+    run: Run, rows: Sequence[str]
+) -> tuple[list[ImageRow], dict[str, list[tuple[Tally, ...]]]]:
     """The images, bare, and each row's tallies under consecutive numbers of images."""
     images: list[ImageRow] = []
-    tallies: dict[str, list[Tally]] = {row: [] for row in rows}
+    tallies: dict[str, list[tuple[Tally, ...]]] = {row: [] for row in rows}
     for number, image in enumerate(run.images()):
         for row in rows:
             if row in image.tallies:
-                own = image.tallies[row]
-                again = dataclasses.replace(own, image=torch.full_like(own.image, number))
-                tallies[row].append(again)
+                again = torch.full_like(image.tallies[row][0].image, number)
+                drawn = [dataclasses.replace(tally, image=again) for tally in image.tallies[row]]
+                tallies[row].append(tuple(drawn))
         images.append(dataclasses.replace(image, tallies={}))
     return images, tallies
 
 
-def _measure(row: Mapping[str, Any], tallies: Sequence[Tally], weights: Tensor) -> _Measured:
-    """What a row's tallies come to."""
-    pooled = Tally.concatenate(tallies)
-    fixed = min(THRESHOLDS, key=lambda value: abs(value - row["config"]["threshold"]))
-    made = {"oracle": figures(pooled, weights, None), "fixed": figures(pooled, weights, fixed)}
-    return _Measured(
-        tally=pooled,
-        figures={kind: found for kind, (found, _) in made.items()},
-        drawn={kind: drawn for kind, (_, drawn) in made.items()},
+def _measure(
+    row: Mapping[str, Any], tallies: Sequence[tuple[Tally, ...]], weights: Tensor
+) -> MeasuredRow:
+    """What a row's tallies come to; an image with fewer draws has the same in all."""
+    count = max(map(len, tallies))
+    pooled = tuple(
+        Tally.concatenate([drawn[min(draw, len(drawn) - 1)] for drawn in tallies])
+        for draw in range(count)
     )
+    fixed = nearest_threshold(row["config"]["threshold"])
+    made = {
+        kind: [figures(tally, weights, threshold) for tally in pooled]
+        for kind, threshold in (("oracle", None), ("fixed", fixed))
+    }
+    return MeasuredRow(
+        tallies=pooled,
+        figures={kind: _mean_figures(each) for kind, each in made.items()},
+        drawn={kind: torch.stack([x for _, x in each]).mean(0) for kind, each in made.items()},
+        thresholds={kind: tuple(x.threshold for x, _ in each) for kind, each in made.items()},
+    )
+
+
+def _mean_figures(each: Sequence[tuple[Figures, Tensor]]) -> Figures:
+    """The mean over draws of exponents, and the interval of that mean."""
+    if len(each) == 1:
+        return each[0][0]
+    rows = [dataclasses.asdict(found) for found, _ in each]
+    mean = {key: math.fsum(row[key] for row in rows) / len(rows) for key in rows[0]}
+    low, high = interval(torch.stack([drawn for _, drawn in each]).mean(0))
+    return Figures(**mean | {"miou_low": low, "miou_high": high})
 
 
 def _focus(header: Mapping[str, Any], names: Sequence[str]) -> str | None:
     """The row to look at: the baseline if it calibrates, else the last one."""
     if not names:
         return None
-    calibrates = {row["name"]: row["config"]["calibrate"] for row in header["rows"]}
+    plain = {row["name"] for row in header["rows"] if row["config"]["calibrate"] == "none"}
     baseline: str = header["baseline"]
-    return baseline if baseline in names and calibrates[baseline] else names[-1]
+    return baseline if baseline in names and baseline not in plain else names[-1]
 
 
 def _row(
     row: Mapping[str, Any],
-    measured: Mapping[str, _Measured],
+    measured: Mapping[str, MeasuredRow],
+    constant: str | None,
     header: Mapping[str, Any],
     images: Sequence[ImageRow],
     weights: Tensor,
@@ -191,125 +196,35 @@ def _row(
     """What one row comes to, beside its baseline."""
     own = measured[row["name"]]
     base = measured.get(row["baseline"]) if row["baseline"] != row["name"] else None
-    ious = class_ious(own.tally, own.figures["oracle"].threshold)
     names = ("background", *header["classes"])
     return {
-        **{key: row[key] for key in ("method", "baseline", "supervised", "scores", "config")},
+        **{key: row[key] for key in _OF_ROWS},
         **{
-            kind: {key: _rounded(x) for key, x in dataclasses.asdict(own.figures[kind]).items()}
+            kind: {key: rounded(x) for key, x in dataclasses.asdict(own.figures[kind]).items()}
             for kind in KINDS
         },
         "effect": {
-            kind: _effect(own.miou(kind), base.miou(kind) if base else None) for kind in KINDS
+            kind: effect(own.miou(kind), base.miou(kind) if base else None) for kind in KINDS
         },
-        "curve": [_rounded(100 * x, 2) for x in curve(own.tally).miou[0].tolist()],
-        "classes": {names[label]: round(100 * iou, 2) for label, iou in ious.items()},
-        "area": _area(own, base, images, weights),
-        "frequency": _frequency(own, base, header, weights),
-        "groups": _groups(own, base, images, weights),
+        "minus_constant": effect(own.miou("oracle"), measured[constant].miou("oracle"))
+        if constant
+        else None,
+        "curve": [rounded(x, 2) for x in own.curve().tolist()],
+        "classes": {names[n]: round(iou, 2) for n, iou in own.class_ious("oracle").items()},
+        "counts": by_count(own, base, images, weights),
+        "area": by_area(own, base, images, weights),
+        "visible": by_visible_share(own, base, images, weights),
+        "frequency": by_frequency(own, base, header, weights),
+        "groups": by_dial(own, base, images, weights),
     }
 
 
-def _effect(own: Drawn, base: Drawn | None) -> list[float | None] | None:
-    """A paired difference in points with its interval; None without a baseline."""
-    if base is None:
-        return None
-    return [_rounded(own[0] - base[0]), *map(_rounded, interval(own[1] - base[1]))]
-
-
-def _area(
-    own: _Measured, base: _Measured | None, images: Sequence[ImageRow], weights: Tensor
-) -> list[dict[str, Any]]:
-    """IoU of (image, class) pairs in tenths of equal count by the class's share of the image."""
-    areas = torch.tensor([x for image in images for x in (-1.0, *image.area)], dtype=torch.float64)
-    foreground = own.tally.label > 0
-    tenth = torch.full_like(own.tally.label, -1)
-    tenth[foreground] = equal_parts(areas[foreground], TENTHS)
-    found = []
-    for number in range(TENTHS):
-        chosen = tenth == number
-        if not chosen.any():
-            continue
-        inside = areas[chosen]
-        limits = {"from": round(float(inside.min()), 5), "to": round(float(inside.max()), 5)}
-        values = _compared("iou", "oracle", _Measured.pairs, own, base, chosen, weights)
-        found.append({**limits, "pairs": len(inside), **values})
-    return found
-
-
-def _frequency(
-    own: _Measured, base: _Measured | None, header: Mapping[str, Any], weights: Tensor
-) -> dict[str, Any] | None:
-    """Mean IoU of the classes that training showed rarely, sometimes and often."""
-    counts, classes = header["counts"], header["classes"]
-    if counts is None:
-        return None
-    missing = [name for name in classes if name not in counts]
-    if missing:
-        raise ValueError(f"counts have no {missing[0]!r}; allowed: a number for every class")
-    group_of = tertiles({name: counts[name] for name in classes})
-    found = {}
-    for group in ("rare", "common", "frequent"):
-        labels = [number for number, name in enumerate(classes, 1) if group_of[name] == group]
-        chosen = torch.isin(own.tally.label, torch.tensor(labels, dtype=torch.int64))
-        seen = {"classes": len(set(own.tally.label[chosen].tolist()))}
-        found[group] = seen | _both("miou", _Measured.classes, own, base, chosen, weights)
-    return found
-
-
-def _groups(
-    own: _Measured, base: _Measured | None, images: Sequence[ImageRow], weights: Tensor
-) -> dict[str, Any] | None:
-    """IoU of the class that a dial changes, at each of its levels; where it can be seen."""
-    if all(image.target is None for image in images):
-        return None
-    targets = torch.tensor([-1 if i.target is None else i.target + 1 for i in images])
-    numbers = {group: n for n, group in enumerate(dict.fromkeys(i.group for i in images))}
-    level = torch.tensor([numbers[image.group] for image in images])
-    is_target = own.tally.label == targets[own.tally.image]
-    found = {}
-    for group, number in numbers.items():
-        chosen = is_target & (level[own.tally.image] == number)
-        pairs = {"pairs": int(chosen.sum())}
-        found[group] = pairs | _both("iou", _Measured.pairs, own, base, chosen, weights)
-    return found
-
-
-def _both(
-    name: str, how: How, own: _Measured, base: _Measured | None, chosen: Tensor, weights: Tensor
-) -> dict[str, Any]:
-    """A value at the oracle's threshold, and as "fixed" at the config's."""
-    oracle, fixed = (_compared(name, kind, how, own, base, chosen, weights) for kind in KINDS)
-    return oracle | {"fixed": fixed}
-
-
-def _compared(
-    name: str,
-    kind: str,
-    how: How,
-    own: _Measured,
-    base: _Measured | None,
-    chosen: Tensor,
-    weights: Tensor,
-) -> dict[str, Any]:
-    """A value of the rows where bool [R] is true: its interval, and its effect."""
-    point, drawn = how(own, kind, chosen, weights)
-    low, high = interval(drawn)
-    against = how(base, kind, chosen, weights) if base else None
-    return {
-        name: _rounded(point),
-        "low": _rounded(low),
-        "high": _rounded(high),
-        "effect": _effect((point, drawn), against),
-    }
-
-
-def _extremes(images: Sequence[ImageRow], row: _Measured | None) -> dict[str, Any]:
+def _extremes(images: Sequence[ImageRow], row: MeasuredRow | None) -> dict[str, Any]:
     """The keys of the images of highest and of lowest mean IoU over their classes, and these."""
     if row is None:
         return {"best": [], "worst": [], "ious": {}}
-    foreground = row.tally.label > 0
-    ious, owners = row.ious("oracle")[foreground], row.tally.image[foreground]
+    foreground = row.label > 0
+    ious, owners = row.ious("oracle")[foreground], row.image[foreground]
     sums = torch.zeros(len(images), dtype=torch.float64).index_add_(0, owners, ious)
     pairs = torch.bincount(owners, minlength=len(images))
     means = (sums / pairs).tolist()
@@ -323,8 +238,3 @@ def _extremes(images: Sequence[ImageRow], row: _Measured | None) -> dict[str, An
         "worst": [images[number].key for number in worst],
         "ious": {images[number].key: round(means[number], 2) for number in (*best, *worst)},
     }
-
-
-def _rounded(value: float, digits: int = 3) -> float | None:
-    """None for what could not be measured."""
-    return None if math.isnan(value) else round(value, digits)

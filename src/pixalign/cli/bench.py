@@ -58,19 +58,28 @@ def run(
 ) -> None:
     """Run tables; stopped at any moment, the same command goes on. Then see `bench report`."""
     from pixalign.bench.command import run_specs
+    from pixalign.bench.spec import MODELS
+    from pixalign.core import batching
+    from pixalign.core.protocols import AlignmentModel
+    from pixalign.model import load
+
+    at_once = passes(batch_size)
+    batching.BatchSize(at_once)  # refuses what is no size before anything is loaded
+
+    def load_model(where: str) -> AlignmentModel:
+        asked = None if model is None else MODELS.get(model, model)
+        return load(asked, device=where, dtype=dtype, batch_size=at_once)
 
     finished = run_specs(
         specs,
+        load_model,
         root=root,
-        model=model,
         datasets=dataset or [],
         limit=limit,
         out=out,
         counts=counts,
         seed=seed,
         device=device,
-        dtype=dtype,
-        batch_size=passes(batch_size),
     )
     for folder, result in finished:
         _print_result(folder, result)

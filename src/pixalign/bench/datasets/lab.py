@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from pixalign.bench.datasets.sample import Dataset, Sample
+from pixalign.bench.datasets.sample import Dataset, Sample, present_in
 from pixalign.core.values import Size
 from pixalign.scenes.atlas import class_names, training_shares
 from pixalign.scenes.draw import draw_scenes, scene_numbers
@@ -27,6 +27,9 @@ _CHUNK = 32  # scenes painted at once
 _KEPT = 2  # chunks in memory
 
 
+_Chunk = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SceneDataset(Dataset):
     """Scenes, painted a few at a time when asked for; ``groups`` has one name a scene, or none."""
@@ -39,26 +42,31 @@ class SceneDataset(Dataset):
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = field(default_factory=class_names)
     masks_from: str = "drawn"
-    _painted: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
+    _painted: dict[int, _Chunk] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, index: int) -> Sample:
-        place = range(len(self))[index]
-        pictures, _ = self._chunk(place // _CHUNK)
-        truth = self.truth(place)
-        phrases = class_phrases(self.scenes[place : place + 1])[0] if self.described else {}
+        number = range(len(self))[index]
+        pictures, _, areas = self._chunk(number // _CHUNK)
+        truth = self.truth(number)
+        phrases = class_phrases(self.scenes[number : number + 1])[0] if self.described else {}
+        labels, alone = self.scenes.labels[number], areas[number % _CHUNK]
         return Sample(
-            key=self.keys[place],
-            image=Image.fromarray(pictures[place % _CHUNK]),
+            key=self.keys[number],
+            image=Image.fromarray(pictures[number % _CHUNK]),
             truth=truth,
             phrases=phrases,
-            group=self.groups[place] if self.groups else "",
-            target=int(self.scenes.labels[place, TARGET]) if self.groups else None,
+            group=self.groups[number] if self.groups else "",
+            target=int(labels[TARGET]) if self.groups else None,
+            visible={
+                label: float((truth == label + 1).sum() / alone[labels == label].sum())
+                for label in present_in(truth)
+            },
         )
 
     def truth(self, index: int) -> np.ndarray:
         """uint8 [128, 128]."""
-        place = range(len(self))[index]
-        truth: np.ndarray = self._chunk(place // _CHUNK)[1][place % _CHUNK].copy()
+        number = range(len(self))[index]
+        truth: np.ndarray = self._chunk(number // _CHUNK)[1][number % _CHUNK].copy()
         return truth
 
     def size(self, index: int) -> Size:
@@ -73,14 +81,17 @@ class SceneDataset(Dataset):
         """Each class's share of the training objects."""
         return dict(zip(class_names(), training_shares().tolist(), strict=True))
 
-    def _chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pictures uint8 [n, 128, 128, 3] and truths uint8 [n, 128, 128]."""
+    def _chunk(self, number: int) -> _Chunk:
+        """Pictures uint8 [n, 128, 128, 3], truths uint8 [n, 128, 128], pixels of objects [n, K].
+
+        The pixels are those that an object would have if it stood alone.
+        """
         if number not in self._painted:
             painted = render(self.scenes[number * _CHUNK : (number + 1) * _CHUNK], SIDE)
             pictures = (painted.images * 255).round().byte().permute(0, 2, 3, 1).numpy()
             if len(self._painted) == _KEPT:
                 del self._painted[next(iter(self._painted))]
-            self._painted[number] = (pictures, painted.masks.numpy())
+            self._painted[number] = (pictures, painted.masks.numpy(), painted.areas.numpy())
         return self._painted[number]
 
 

@@ -43,6 +43,7 @@ class Sample:
     phrases: Mapping[int, str]
     group: str = ""  # what was changed and how far: "size=0.5"
     target: int | None = None  # ... and the class it was changed for
+    visible: Mapping[int, float] | None = None  # the share of each class that nothing covers
 
     @property
     def present(self) -> tuple[int, ...]:

@@ -10,9 +10,8 @@ from pixalign.bench.spec import (
     FREQUENCIES,
     METRICS,
     MODELS,
-    SUPERVISED,
-    Row,
     Spec,
+    SpecRow,
     load_spec,
     spec_names,
 )
@@ -34,7 +33,7 @@ class Column:
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
+class ResultGrid:
     """The results of one spec, by model and dataset; ``spec`` is None if it did not come with us.
 
     ``names`` are the rows in the spec's order, those that were not run among them.
@@ -66,10 +65,10 @@ class Sheet:
 
     def row(self, model: str, dataset: str, name: str) -> Result | None:
         """A row's figures, if it was run there."""
-        found: Result | None = self.results.get((model, dataset), {}).get("rows", {}).get(name)
-        return found
+        rows: Mapping[str, Result] = self.results.get((model, dataset), {}).get("rows", {})
+        return rows.get(name)
 
-    def spec_row(self, name: str) -> Row | None:
+    def spec_row(self, name: str) -> SpecRow | None:
         """The spec's own row."""
         rows = self.spec.rows if self.spec else ()
         return next((row for row in rows if row.name == name), None)
@@ -85,31 +84,31 @@ class Sheet:
     def label(self, name: str) -> str:
         """A row's name, marked if its method reads the true masks."""
         row = self.spec_row(name)
-        found = [r["rows"][name]["supervised"] for r in self.results.values() if name in r["rows"]]
-        supervised = found[0] if found else row is not None and row.method in SUPERVISED
+        marks = [r["rows"][name]["supervised"] for r in self.results.values() if name in r["rows"]]
+        supervised = marks[0] if marks else row is not None and row.supervised
         return f"{name} (supervised)" if supervised else name
 
 
-def sheets(results: Sequence[Result]) -> list[Sheet]:
+def result_grids(results: Sequence[Result]) -> list[ResultGrid]:
     """The results by spec, in the order of its name."""
-    found = []
+    grids = []
     for name in sorted({result["spec"] for result in results}):
-        own = [result for result in results if result["spec"] == name]
+        same = [result for result in results if result["spec"] == name]
         spec = load_spec(name) if name in spec_names() else None
         listed = [row.name for row in spec.rows] if spec else []
-        rows = [row for result in own for row in (*result["rows"], *result["missing"])]
-        places = {model: place for place, model in enumerate(MODELS)}
-        names = {result["model"]["name"] for result in own}
-        models = sorted(names, key=lambda model: (places.get(model, len(places)), model))
-        datasets = [*(spec.datasets if spec else ()), *sorted({r["dataset"] for r in own})]
-        there = {result["dataset"] for result in own}
-        found.append(
-            Sheet(
-                results={(result["model"]["name"], result["dataset"]): result for result in own},
+        rows = [row for result in same for row in (*result["rows"], *result["missing"])]
+        order = {model: number for number, model in enumerate(MODELS)}
+        names = {result["model"]["name"] for result in same}
+        models = sorted(names, key=lambda model: (order.get(model, len(order)), model))
+        datasets = [*(spec.datasets if spec else ()), *sorted({r["dataset"] for r in same})]
+        there = {result["dataset"] for result in same}
+        grids.append(
+            ResultGrid(
+                results={(result["model"]["name"], result["dataset"]): result for result in same},
                 spec=spec,
                 names=tuple(dict.fromkeys((*(n for n in listed if n in rows), *rows))),
                 models=tuple(models),
                 datasets=tuple(dict.fromkeys(name for name in datasets if name in there)),
             )
         )
-    return found
+    return grids

@@ -1,0 +1,112 @@
+"""What goes with what over (image, class) pairs: rank correlations, and the highest loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pixalign.bench.metrics import interval
+from pixalign.bench.store import ImageRow
+
+DRAWS = 400  # resamples of images that an interval rests on, at most
+
+
+def correlations(
+    images: Sequence[ImageRow], header: Mapping[str, Any], ious: Tensor | None, weights: Tensor
+) -> dict[str, list[float]] | None:
+    """Spearman's over pairs, "a~b": [value, low, high]; values are relative to their image's mean.
+
+    The ELBO is the loss: positive means a worse explanation. ``ious`` [R] are the baseline's, of
+    the background too. Intervals resample images by weights [B, images].
+    """
+    if ious is None or not all(image.elbo for image in images if image.labels):
+        return None
+    pairs = _columns(images, header["counts"], header["classes"])
+    owner = np.array([n for n, image in enumerate(images) for _ in image.labels], dtype=np.int64)
+    rows = torch.tensor([place > 0 for i in images for place in range(len(i.labels) + 1)])
+    pairs["iou"] = ious[rows].numpy()
+    means = np.maximum(np.bincount(owner, minlength=len(images)), 1)
+    within = {
+        name: values - (np.bincount(owner, values, len(images)) / means)[owner]
+        for name, values in pairs.items()
+    }
+    others = [name for name in within if name not in ("elbo", "iou")]
+    tests = [("elbo", name) for name in (*others, "iou")] + [("iou", name) for name in others]
+    often = weights[:DRAWS].long()[:, torch.from_numpy(owner)].numpy()
+    return {f"{a}~{b}": _interval(within[a], within[b], often) for a, b in tests}
+
+
+def _columns(
+    images: Sequence[ImageRow], counts: Mapping[str, float] | None, classes: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """What is known of every pair; multiples count for frequency, area and activation."""
+    shown = [image for image in images if image.labels]
+    values = {"elbo": [x for image in shown for x in image.elbo or ()]}
+    if counts is not None:
+        values["frequency"] = [
+            float(np.log(max(counts[classes[label]], 1e-12)))
+            for image in shown
+            for label in image.labels
+        ]
+    values["area"] = [float(np.log(x)) for image in shown for x in image.area]
+    if all(image.visible for image in shown):
+        values["visible"] = [x for image in shown for x in image.visible or ()]
+    if all(image.activation for image in shown):
+        values["activation"] = [float(np.log(x)) for i in shown for x in i.activation or ()]
+    return {name: np.array(column) for name, column in values.items()}
+
+
+def _interval(a: np.ndarray, b: np.ndarray, often: np.ndarray) -> list[float]:
+    drawn = [spearman(np.repeat(a, times), np.repeat(b, times)) for times in often]
+    return [round(x, 3) for x in (spearman(a, b), *interval(torch.tensor(drawn)))]
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """The correlation of ranks; ties share their mean rank; 0 where either is constant."""
+    ranks = [_ranks(values) for values in (a, b)]
+    centred = [rank - rank.mean() for rank in ranks] if len(a) else ranks
+    scale = np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum())
+    return float((centred[0] * centred[1]).sum() / scale) if scale > 0 else 0.0
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: np.ndarray = (ends - (counts - 1) / 2)[inverse]
+    return ranks
+
+
+def highest_loss(images: Sequence[ImageRow], header: Mapping[str, Any]) -> dict[str, Any] | None:
+    """In how many percent of the images the class of highest loss is the rarest, and so on.
+
+    Of images with two classes or more; "chance" is what a random class would come to. "target"
+    has, by group, how often it is the class that a dial changes.
+    """
+    shown = [image for image in images if len(image.labels) > 1 and image.elbo]
+    if not shown:
+        return None
+    weak = [int(np.argmax(image.elbo or ())) for image in shown]
+    measures: dict[str, list[Sequence[float]]] = {"smallest": [image.area for image in shown]}
+    counts, classes = header["counts"], header["classes"]
+    if counts is not None:
+        measures["rarest"] = [[counts[classes[x]] for x in image.labels] for image in shown]
+    if all(image.visible for image in shown):
+        measures["most hidden"] = [image.visible or () for image in shown]
+    found: dict[str, Any] = {
+        name: _percent([w == int(np.argmin(x)) for w, x in zip(weak, values, strict=True)])
+        for name, values in measures.items()
+    }
+    found["chance"] = _percent([1 / len(image.labels) for image in shown])
+    targets: dict[str, list[bool]] = {}
+    for image, index in zip(shown, weak, strict=True):
+        if image.target in image.labels:
+            targets.setdefault(image.group, []).append(image.labels[index] == image.target)
+    return found | {"target": {group: _percent(hits) for group, hits in targets.items()}}
+
+
+def _percent(values: Sequence[float]) -> float:
+    return round(100 * float(np.mean(values)), 2)
