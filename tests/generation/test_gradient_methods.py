@@ -10,8 +10,9 @@ import pytest
 import torch
 from diffusers import DDIMScheduler, StableDiffusionAttendAndExcitePipeline
 
+import helpers
 import tiny
-from helpers import model_of
+from helpers import assert_same, model_of
 from materialised import observe
 from pixalign.attention import run_until
 from pixalign.backbones import wrap
@@ -130,46 +131,31 @@ def tokens_of(pipe, prompt, words):
 
 def slow_excitement(maps, nouns):
     """1 - max of each noun's smoothed share of the tokens, for float64 maps [h, w, L]."""
-    height, width, length = maps.shape
-    shares = np.zeros((height, width, length))
-    for y in range(height):
-        for x in range(width):
-            powers = [math.exp(100 * maps[y, x, column]) for column in range(1, length - 1)]
-            shares[y, x, 1:-1] = np.array(powers) / sum(powers)
+    height, width, _ = maps.shape
+    powers = np.exp(100 * maps[:, :, 1:-1])
+    shares = powers / powers.sum(axis=2, keepdims=True)
     weight = {(dy, dx): math.exp(-(dy**2 + dx**2)) for dy in (-1, 0, 1) for dx in (-1, 0, 1)}
     found = []
     for columns in nouns:
-        noun, highest = shares[:, :, columns].mean(axis=2), 0.0
-        for y in range(height):
-            for x in range(width):
-                total = 0.0
-                for (dy, dx), share in weight.items():
-                    inside = (
-                        side - 1 - abs(side - 1 - abs(place))
-                        for side, place in ((height, y + dy), (width, x + dx))
-                    )
-                    total += share * noun[tuple(inside)]
-                highest = max(highest, total / sum(weight.values()))
-        found.append(1 - highest)
+        noun = np.pad(shares[:, :, [c - 1 for c in columns]].mean(axis=2), 1, mode="reflect")
+        total = sum(
+            share * noun[1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width]
+            for (dy, dx), share in weight.items()
+        )
+        found.append(1 - total.max() / sum(weight.values()))
     return found
 
 
 def slow_binding(maps, noun, modifiers, others):
     """A noun's divergence from its modifiers less all their divergence from the other tokens."""
 
-    def spread(columns):
-        values = sum(maps[:, :, column] for column in columns) / len(columns)
-        return (values / values.sum()).ravel()
+    def divergence(*words):
+        p, q = (maps[:, :, columns].mean(axis=2) for columns in words)
+        p, q = p / p.sum(), q / q.sum()
+        return ((p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()) / 2
 
-    def divergence(p, q):
-        forth = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-        back = sum(b * math.log(b / a) for a, b in zip(p, q, strict=True))
-        return (forth + back) / 2
-
-    near = [divergence(spread(noun), spread(modifier)) for modifier in modifiers]
-    far = [
-        divergence(spread(word), spread([other])) for word in (noun, *modifiers) for other in others
-    ]
+    near = [divergence(noun, modifier) for modifier in modifiers]
+    far = [divergence(word, [other]) for word in (noun, *modifiers) for other in others]
     return sum(near) / len(near) - (sum(far) / len(far) if far else 0)
 
 
@@ -457,16 +443,10 @@ def test_both_are_methods_of_generate(pipeline):
 
 
 def fingerprint(unet):
-    """Weights, flags, gradients, hooks and attributes of every module."""
-    weights = {name: weight.clone() for name, weight in unet.state_dict().items()}
+    """What attention surgery could leave behind; flags and gradients."""
     flags = [(p.requires_grad, p.grad) for p in unet.parameters()]
-    modules = [
-        (len(m._forward_pre_hooks), len(m._forward_hooks), m.training, sorted(vars(m)))
-        for m in unet.modules()
-    ]
-    saving = [getattr(m, "gradient_checkpointing", None) for m in unet.modules()]
-    processors = {name: id(processor) for name, processor in unet.attn_processors.items()}
-    return weights, (flags, modules, saving, processors)
+    modes = [(m.training, getattr(m, "gradient_checkpointing", None)) for m in unet.modules()]
+    return *helpers.fingerprint(unet), flags, modes
 
 
 @pytest.mark.parametrize("outer", [torch.no_grad, torch.enable_grad, torch.inference_mode])
@@ -483,11 +463,9 @@ def test_the_network_stays_as_it_was(pipeline, kind, outer, monkeypatch):
     before = fingerprint(pipe.unet)
     with outer():
         found, _ = latents_of(plan_of(pipe, REQUESTS[:2], steps=2), kind)
-    after = fingerprint(pipe.unet)
 
-    assert before[1] == after[1]
-    assert any(before[1][2])
-    assert all(torch.equal(value, after[0][name]) for name, value in before[0].items())
+    assert_same(before, fingerprint(pipe.unet))
+    assert any(saving for _, saving in before[-1])
     assert all(p.grad is None for part in (pipe.vae, pipe.text_encoder) for p in part.parameters())
     assert torch.equal(asked.backbone.predict(asked.noise, steps, asked.texts), output)
     assert not found.requires_grad
@@ -527,7 +505,7 @@ def test_the_pass_ends_at_the_last_layer_that_is_read(pipeline, name):
 
 def test_a_pass_that_fails_takes_its_hooks_along(pipeline):
     unet = pipeline("sd1").unet
-    before = fingerprint(unet)[1]
+    before = fingerprint(unet)
 
     def fails():
         raise KeyError(f"of {sum(p.requires_grad for p in unet.parameters())}")
@@ -535,4 +513,4 @@ def test_a_pass_that_fails_takes_its_hooks_along(pipeline):
     free = gradients_to_inputs(unet, checkpointing=False)
     with pytest.raises(KeyError, match="of 0"), free:
         run_until(unet.conv_out, fails)
-    assert fingerprint(unet)[1] == before
+    assert_same(before, fingerprint(unet))
