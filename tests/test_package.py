@@ -29,12 +29,12 @@ def test_wheel_holds_the_package_and_its_licence(wheel):
         assert f"pixalign/scenes/data/{file}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     weights = [Path(name).parent for name in names if name.endswith(".safetensors")]
-    model = Path("pixalign/weights/sd1-like")
+    model = Path("pixalign/backbones/weights/sd1-like")
     assert sorted(weights) == [model / part for part in ("text_encoder", "unet", "vae")]
     for file in (ROOT / "src" / model).rglob("*.*"):
         assert str(file.relative_to(ROOT / "src")) in names
     assert f"{model}/model_index.json" in names
-    assert not any(name.startswith("tests") for name in names)
+    assert not any(name.startswith(("tests", "lab")) for name in names)
 
 
 def test_wheel_installs_and_runs(wheel, tmp_path):
@@ -43,8 +43,9 @@ def test_wheel_installs_and_runs(wheel, tmp_path):
         check=True,
     )
     code = """
-import pixalign, pixalign.backbones.locations
-print(pixalign.__file__, (pixalign.backbones.locations.EMBEDDED / "unet").is_dir())
+import pixalign
+from pixalign.backbones.locations import EMBEDDED, models_root
+print(pixalign.__file__, (EMBEDDED / "unet").is_dir(), models_root() is None)
 pixalign.AlignConfig.official()
 """
     done = subprocess.run(
@@ -52,7 +53,7 @@ pixalign.AlignConfig.official()
         capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.stdout.startswith(str(tmp_path))
-    assert done.stdout.endswith("True\n")
+    assert done.stdout.endswith("True True\n")
 
 
 def test_versions_agree():
