@@ -46,6 +46,27 @@ def test_objectives_are_weighted_epsilon_errors(seed, power, objective):
     torch.testing.assert_close(again, output, rtol=1e-8, atol=1e-8)
 
 
+@given(
+    seed=st.integers(0, 2**31),
+    power=st.floats(0.3, 3.0),
+    objective=st.sampled_from(list(OBJECTIVES)),
+)
+def test_both_estimates_make_up_the_noised_latents(seed, power, objective):
+    """alpha x + sigma eps = z for whatever the network says."""
+    generator = torch.Generator().manual_seed(seed)
+    t = torch.rand(4, generator=generator, dtype=torch.float64) * 0.9 + 0.05
+    alpha, alpha_slope = 1 - t**power, -power * t ** (power - 1)
+    steps = Steps(t, alpha, t, alpha_slope, 2 * (alpha_slope / alpha - 1 / t))
+    z, output = torch.randn(2, 4, 2, 3, 3, generator=generator, dtype=torch.float64)
+
+    x, noise = (turn(objective, output, z, steps) for turn in (to_sample, to_epsilon))
+
+    torch.testing.assert_close(steps.noised(x, noise), z, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        OBJECTIVES[objective].target(x, noise, steps), output, rtol=1e-8, atol=1e-8
+    )
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_perfect_output_gives_the_noise(objective):
     schedule = FlowSchedule() if objective == "flow" else sd_schedule()

@@ -19,7 +19,7 @@ from pixalign.backbones import wrap
 from pixalign.backbones.gradients import gradients_to_inputs
 from pixalign.generation import GENERATION_METHODS, attend_excite, gradient_methods
 from pixalign.generation.attend_excite import AttendExcite
-from pixalign.generation.gradient_methods import attention_maps, map_sites
+from pixalign.generation.gradient_methods import differentiable_maps, map_sites
 from pixalign.generation.methods import Plain
 from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
 from pixalign.generation.syngen import SynGen
@@ -78,7 +78,7 @@ def test_maps_equal_materialised_attention(wide, name, size):
     sites = map_sites(plan.backbone)
     with torch.no_grad():
         steps = plan.sampler.path.at(1, 2)
-        found = attention_maps(plan.backbone, plan.noise, steps, plan.texts, sites)
+        found = differentiable_maps(plan.backbone, plan.noise, steps, plan.texts, sites)
 
     assert found.dtype == torch.float32
     for row, asked in enumerate(REQUESTS[:2]):
@@ -365,8 +365,8 @@ def test_refinement_ends_at_the_target_or_after_twenty_tries(wide, monkeypatch):
         made.targets, passes = {0: target}, []
         monkeypatch.setattr(
             gradient_methods,
-            "attention_maps",
-            lambda *a, p=passes: p.append(1) or attention_maps(*a),
+            "differentiable_maps",
+            lambda *a, p=passes: p.append(1) or differentiable_maps(*a),
         )
         made.before(0, made.plan.noise)
         counts[target] = len(passes)
@@ -404,9 +404,9 @@ def test_memory_that_runs_out_halves_the_batch(wide, kind, monkeypatch):
         sizes.append(len(z))
         if len(z) > 1:
             raise torch.OutOfMemoryError("out of memory")
-        return attention_maps(backbone, z, *rest)
+        return differentiable_maps(backbone, z, *rest)
 
-    monkeypatch.setattr(gradient_methods, "attention_maps", scarce)
+    monkeypatch.setattr(gradient_methods, "differentiable_maps", scarce)
     made = kind(plan_of(wide("sd1"), REQUESTS))
     with pytest.warns(RuntimeWarning, match="out of memory"):
         found = made.slopes(0, made.plan.noise, made.pictures)
@@ -420,7 +420,7 @@ def test_memory_that_runs_out_halves_the_batch(wide, kind, monkeypatch):
 )
 def test_without_what_they_measure_they_sample_plainly(pipeline, monkeypatch, kind, asked):
     monkeypatch.setattr(
-        gradient_methods, "attention_maps", lambda *_: pytest.fail("a pass too many")
+        gradient_methods, "differentiable_maps", lambda *_: pytest.fail("a pass too many")
     )
     found, made = latents_of(plan_of(pipeline("sd1"), [asked]), kind)
     assert torch.equal(found, latents_of(plan_of(pipeline("sd1"), [asked]), Plain)[0])
@@ -486,7 +486,7 @@ def test_the_pass_ends_at_the_last_layer_that_is_read(pipeline, name):
     try:
         z = plan.noise.clone().requires_grad_(True)
         steps = plan.sampler.path.at(0, 1)
-        attention_maps(plan.backbone, z, steps, plan.texts, sites).sum().backward()
+        differentiable_maps(plan.backbone, z, steps, plan.texts, sites).sum().backward()
         early = list(ran)
         ran.clear()
         plan.backbone.predict(z, steps, plan.texts)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lab.vocabulary import LENGTH, build_tokenizer, vocabulary_words
 from pixalign.generation.prompt_sets import (
     ANIMALS,
-    COLOURS,
     DVMP_KINDS,
     GROUPS,
     OBJECTS,
+    PROMPT_COLOURS,
     PROMPT_SETS,
     WORN,
     SetPrompt,
@@ -98,21 +98,21 @@ def test_attend_and_excite(seed):
     for prompt in groups["animals_objects"]:
         animal, (colour, thing) = prompt.entities[0], prompt.entities[1].split()
         assert animal in ANIMALS
-        assert colour in COLOURS
+        assert colour in PROMPT_COLOURS
         assert (" with " in prompt.text) == (thing in WORN)
         assert (" and " in prompt.text) == (thing not in WORN)
     for prompt, things in zip(groups["objects"], combinations(OBJECTS, 2), strict=True):
         (one, first), (other, second) = (entity.split() for entity in prompt.entities)
         assert (first, second) == things
         assert one != other
-        assert {one, other} <= set(COLOURS)
+        assert {one, other} <= set(PROMPT_COLOURS)
 
 
 def test_attend_and_excite_uses_every_colour_and_article():
     groups = attend_excite()
     drawn = {prompt.entities[1].split()[0] for prompt in groups["animals_objects"]}
-    assert drawn == set(COLOURS)
-    assert len(COLOURS) == 11
+    assert drawn == set(PROMPT_COLOURS)
+    assert len(PROMPT_COLOURS) == 11
     texts = {prompt.text for prompt in groups["animals"]}
     assert {"a cat and an elephant", "an elephant and a monkey"} < texts
 

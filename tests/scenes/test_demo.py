@@ -14,7 +14,7 @@ import pixalign as pa
 from pixalign.scenes import demo as module
 from pixalign.scenes.atlas import training_ranks
 from pixalign.scenes.demo import RULES, choose, demo, iou
-from pixalign.scenes.demo_report import Drawn, page, points, summarise, verdict
+from pixalign.scenes.demo_report import ScenePanels, change_in_points, page, summarise_demo, verdict
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import sample_scenes
 
@@ -105,9 +105,9 @@ def test_iou_by_hand():
     assert iou(truth, found, 4) == pytest.approx([3 / 4, 2 / 4, 2 / 3, np.nan], nan_ok=True)
     assert iou(truth, np.full_like(truth, 3), 4) == pytest.approx([0, 0, 0, 0])
     # Points are differences of what is printed.
-    assert points(0.6124, 0.6556) == 4.4  # 61.2 and 65.6
-    assert points(0.61239, 0.61201) == 0
-    assert points(0.5, 0.25) == -25
+    assert change_in_points(0.6124, 0.6556) == 4.4  # 61.2 and 65.6
+    assert change_in_points(0.61239, 0.61201) == 0
+    assert change_in_points(0.5, 0.25) == -25
 
 
 def row(rule, mean, *classes):
@@ -125,7 +125,7 @@ def test_summary_by_hand():
         row("rare", (0.6, 0.5), (0.6, 0.4)),
         row("small", (0.8, 0.8), (0.1, 0.4)),
     ]
-    summary = summarise(rows)
+    summary = summarise_demo(rows)
     assert summary["by_rule"]["rare"] == pytest.approx(
         {"count": 2, "mean_iou_before": 0.5, "mean_iou_after": 0.5}
     )
@@ -140,7 +140,7 @@ def test_summary_by_hand():
     assert "improved the IoU of 2 (by 20.0 points in the mean)" in words
     assert "worsened that of 1 (by 20.0 points in the mean) and left 1 unchanged" in words
     assert "from 35.0 % to 40.0 % (+5.0 points)" in words
-    words = verdict(summarise([row("rare", (0.5, 0.4), (0.5, 0.25))]))
+    words = verdict(summarise_demo([row("rare", (0.5, 0.4), (0.5, 0.25))]))
     assert "improved the IoU of 0, worsened that of 1 (by 25.0 points in the mean)" in words
     assert "(-25.0 points)" in words
 
@@ -173,7 +173,7 @@ def test_record_is_complete(record, sd1):
             assert one["exponent"] == pytest.approx(1 / one["score"])
         best = min(scene["classes"], key=lambda one: one["elbo"])
         assert best["score"] == 1
-    assert record["summary"] == summarise(record["scenes"])
+    assert record["summary"] == summarise_demo(record["scenes"])
 
 
 def test_numbers_are_those_of_plain_calls(record, sd1):
@@ -224,7 +224,7 @@ def test_page_shows_the_numbers_of_the_record(report, record):
     rows = [" ".join(text.split()) for text in Reader(report).rows]
     for scene in record["scenes"]:
         for one in scene["classes"]:
-            change = points(one["iou_before"], one["iou_after"])
+            change = change_in_points(one["iou_before"], one["iou_after"])
             sign = f"▲ +{change}" if change > 0 else f"▼ \u2212{-change}" if change else "= 0.0"
             tag = f" {scene['rule']}" if one["by_rule"] else ""
             expected = (
@@ -245,7 +245,7 @@ def test_page_escapes(record):
     changed["scenes"][0]["warnings"] = ["<i>weak</i>"]
     changed["model"]["name"] = 'a "<b>" & c'
     blank = Image.new("RGB", (2, 2))
-    drawn = [Drawn(blank, blank, blank, blank, (blank,) * 4, (blank,) * 4) for _ in range(2)]
+    drawn = [ScenePanels(blank, blank, blank, blank, (blank,) * 4, (blank,) * 4) for _ in range(2)]
     tags = Reader(page(changed, drawn)).tags
     assert not {tag for tag, _ in tags} & {"script", "i"}
     assert any("<script>" in attributes.get("alt", "") for _, attributes in tags)

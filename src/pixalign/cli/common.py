@@ -27,7 +27,9 @@ BatchSize = Annotated[str, option("Passes at once: auto or a number.")]
 Memory = Annotated[MemoryName, option("low takes smaller batches.")]
 Seed = Annotated[int, option("Seed of the noise.", min=0)]
 Steps = Annotated[int, option("Denoising steps.", min=1)]
-Guidance = Annotated[float | None, option("[default: the family's: 7.5, SDXL 5, SD3 7]")]
+Guidance = Annotated[
+    float | None, option("Guidance.", show_default="the family's: 7.5, SDXL 5, SD3 7")
+]
 Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", "--json")]
 
 

@@ -17,14 +17,16 @@ def edit(
     target: Annotated[str, option("What it shall show.")],
     image: Annotated[
         str | None,
-        typer.Argument(metavar="[IMG]", help="The picture. [default: what SEED draws of SOURCE]"),
+        typer.Argument(
+            metavar="[IMG]", help="The picture.", show_default="what SEED draws of SOURCE"
+        ),
     ] = None,
     model: common.Model = None,
     method: Annotated[EditingMethodName, option("What says where new words attend.")] = "elbo",
     inversion: Annotated[InversionName, option("How a picture's noise is found.")] = "null-text",
     entity: Annotated[
         list[str] | None,
-        option("What SOURCE names, to compare with; repeatable. [default: by spaCy]"),
+        option("What SOURCE names, to compare with; repeatable.", show_default="by spaCy"),
     ] = None,
     weight: Annotated[list[str] | None, option("WORD=FACTOR of a target word; repeatable.")] = None,
     blend: Annotated[BlendName, option("What keeps the rest as it is.")] = "attention",

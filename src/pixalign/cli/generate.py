@@ -17,7 +17,8 @@ def generate(
     model: common.Model = None,
     method: Annotated[GenerationMethodName, option("What keeps objects from missing.")] = "elbo",
     entity: Annotated[
-        list[str] | None, option("What must not be missing; repeatable. [default: found by spaCy]")
+        list[str] | None,
+        option("What must not be missing; repeatable.", show_default="found by spaCy"),
     ] = None,
     non_entities: Annotated[
         Path | None, option("File of nouns that are no entities, instead of ours.")
@@ -30,7 +31,9 @@ def generate(
     active: Annotated[
         tuple[float, float], option("Part of the steps in which the method acts.")
     ] = (0.0, 1.0),
-    size: Annotated[tuple[int, int] | None, option("Height and width. [default: native]")] = None,
+    size: Annotated[
+        tuple[int, int] | None, option("Height and width.", show_default="native")
+    ] = None,
     compare: Annotated[
         bool, option("Also draw plainly from the same noise: compare.png.", "--compare")
     ] = False,

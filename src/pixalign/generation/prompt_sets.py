@@ -33,7 +33,7 @@ ANIMALS = tuple("cat dog bird bear lion horse elephant monkey frog turtle rabbit
 OBJECTS = tuple(
     "backpack glasses crown suitcase chair balloon bow car bowl bench clock apple".split()
 )
-COLOURS = tuple("red orange yellow green blue purple pink brown gray black white".split())
+PROMPT_COLOURS = tuple("red orange yellow green blue purple pink brown gray black white".split())
 WORN = ("glasses", "crown", "bow")  # "a cat with a red bow"
 PLURAL = ("glasses",)  # without an article
 
@@ -63,7 +63,7 @@ class Kind:
         return cls(tuple(nouns.split()), tuple(tuple(w.split()) for w in modifiers.split(",")))
 
 
-_COLOURED = " ".join(COLOURS) + ", spotted striped checkered dotted"
+_COLOURED = " ".join(PROMPT_COLOURS) + ", spotted striped checkered dotted"
 DVMP_KINDS = {
     "animal": Kind.of(
         "antelope bear bird cat cow crocodile deer dog donkey duck elephant fox frog giraffe goat "
@@ -96,10 +96,12 @@ def attend_excite(seed: int = SEED) -> dict[str, tuple[SetPrompt, ...]]:
     """
     rng = _generator(seed, "ae")
     mixed = [
-        _joined((animal, f"{rng.choice(COLOURS)} {thing}"), "with" if thing in WORN else "and")
+        _joined(
+            (animal, f"{rng.choice(PROMPT_COLOURS)} {thing}"), "with" if thing in WORN else "and"
+        )
         for animal, thing in product(ANIMALS, OBJECTS)
     ]
-    objects = [_joined(_coloured(rng, COLOURS, pair)) for pair in combinations(OBJECTS, 2)]
+    objects = [_joined(_coloured(rng, PROMPT_COLOURS, pair)) for pair in combinations(OBJECTS, 2)]
     animals = map(_joined, combinations(ANIMALS, 2))
     return {"animals": tuple(animals), "animals_objects": tuple(mixed), "objects": tuple(objects)}
 
@@ -215,7 +217,7 @@ def _with_article(phrase: str) -> str:
 
 def _named(text: str) -> tuple[str, ...]:
     """The two nouns of Attend-and-Excite that a text names, each with a colour before it."""
-    colour = rf"(?:(?:{'|'.join(COLOURS)})\s+)?"
+    colour = rf"(?:(?:{'|'.join(PROMPT_COLOURS)})\s+)?"
     pattern = rf"(?<!\w){colour}(?:{'|'.join(ANIMALS + OBJECTS)})(?!\w)"
     found = tuple(re.findall(pattern, text, re.IGNORECASE))
     return found if len(found) == 2 else ()

@@ -21,7 +21,7 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.pictures.saving import write_png
 from pixalign.scenes.atlas import training_ranks, training_shares
-from pixalign.scenes.demo_report import draw, page, summarise, summary_picture
+from pixalign.scenes.demo_report import draw, page, summarise_demo, summary_picture
 from pixalign.scenes.labelled import LabelledScene, labelled_scenes
 from pixalign.scenes.sample import sample_scenes
 
@@ -108,7 +108,7 @@ def demo(
         "gamma": after.config.gamma,
         "threshold": {"before": before.config.threshold, "after": after.config.threshold},
         "rules": {name: rule.text for name, rule in RULES.items()},
-        "summary": summarise(rows),
+        "summary": summarise_demo(rows),
         "scenes": rows,
     }
     drawn = [draw(scene, *pair) for (_, scene), pair in zip(chosen, pairs, strict=True)]

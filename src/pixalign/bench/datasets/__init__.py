@@ -27,7 +27,7 @@ __all__ = ["DATASETS", "Check", "Dataset", "Sample", "check", "find_datasets", "
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SceneLayout:
     """A dataset that is drawn: ``open`` takes a split, of which the first is usual, and a limit."""
 
     open: Callable[[str, int | None], Dataset]
@@ -37,7 +37,7 @@ class Drawn:
 _VOC, _ADE = "VOCdevkit/VOC", "ADEChallengeData2016"
 _SPLITS, _ALL, _LAB = ("val", "train"), ("all",), ("test", "val")
 
-DATASETS: dict[str, Layout | Drawn] = {
+DATASETS: dict[str, Layout | SceneLayout] = {
     "voc": Layout(
         open_voc, (*_SPLITS, "trainval"), (f"{_VOC}2012",), ("JPEGImages", "ImageSets/Segmentation")
     ),
@@ -48,9 +48,9 @@ DATASETS: dict[str, Layout | Drawn] = {
     "ade20k": Layout(open_ade20k, _SPLITS, (f"ade/{_ADE}", _ADE), ("images", "annotations")),
     "aep": Layout(open_aep, _ALL, ("aep", "."), ("images", "annotations", "phrases.json"), HINT),
     "folder": Layout(open_folder, _ALL, (".",), ("images", "masks", "classes.txt")),
-    "lab": Drawn(partial(open_lab, "lab"), _LAB),
-    "lab-phrases": Drawn(partial(open_lab, "lab-phrases"), _LAB),
-    "lab-toy": Drawn(open_lab_toy, _ALL),
+    "lab": SceneLayout(partial(open_lab, "lab"), _LAB),
+    "lab-phrases": SceneLayout(partial(open_lab, "lab-phrases"), _LAB),
+    "lab-toy": SceneLayout(open_lab_toy, _ALL),
 }
 
 
@@ -68,7 +68,7 @@ def open_dataset(
     check_choice(f"split of {name}", split, entry.splits)
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit!r}; allowed: 1 or more, or None for all")
-    if isinstance(entry, Drawn):
+    if isinstance(entry, SceneLayout):
         return entry.open(split, limit)
     if root is None:
         raise ValueError(f"dataset {name!r} needs a root: the folder that holds {entry.wanted}")
