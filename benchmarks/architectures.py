@@ -35,8 +35,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from lab.vocabulary import build_tokenizer
 from pixalign.backbones import Backbone, load_backbone, wrap
 from pixalign.backbones.load import hide_loading_bars, resolve_device, resolve_dtype
-from pixalign.backbones.locations import EMBEDDED
-from pixalign.backbones.model_settings import model_settings
+from pixalign.backbones.locations import EMBEDDED, model_settings
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import sample_scenes

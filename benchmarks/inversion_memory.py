@@ -18,7 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from architectures import build
 
+from pixalign.core.batching import BatchSize
 from pixalign.core.provenance import device_name
+from pixalign.diffusion.sampling import Sampler
 from pixalign.editing import inversion
 from pixalign.editing.inversion import InversionSettings, ddim_trajectory, null_text
 
@@ -27,8 +29,8 @@ def peak(model: Any, checkpointing: bool, steps: int) -> dict[str, float]:
     """GiB at the peak, and seconds for each of a step's optimisation steps."""
     backbone, settings = model.backbone, InversionSettings(steps=steps, tolerance=0, growth=0)
     texts = backbone.encode_text(["a photo of dog"])
-    path = backbone.schedule.path(steps)
-    trajectory = ddim_trajectory(backbone, model.latents, texts, path)
+    sampler = Sampler(backbone, texts, steps, settings.guidance, BatchSize())
+    trajectory = ddim_trajectory(sampler, model.latents)
     kept = inversion.gradients_to_inputs
     if not checkpointing:
         inversion.gradients_to_inputs = lambda *_, **__: contextlib.nullcontext()
@@ -37,7 +39,7 @@ def peak(model: Any, checkpointing: bool, steps: int) -> dict[str, float]:
     begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begun.record()
     try:
-        null_text(backbone, trajectory, texts, path, settings)
+        null_text(sampler, trajectory, settings)
     finally:
         inversion.gradients_to_inputs = kept
     ended.record()

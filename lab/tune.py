@@ -14,8 +14,7 @@ from lab.measured import scene_attention, scene_groups, scene_losses
 from pixalign.alignment.calibrate import alignment_scores, exponents
 from pixalign.alignment.heatmaps import activation, heatmaps_under
 from pixalign.attention.layers import combine_layers
-from pixalign.backbones.locations import located
-from pixalign.backbones.model_settings import SETTINGS_FILE
+from pixalign.backbones.locations import SETTINGS_FILE, located
 from pixalign.bench.measuring import Subject
 from pixalign.bench.metrics import THRESHOLDS, Tally, curve, tally
 from pixalign.config import AlignConfig

@@ -1,6 +1,7 @@
 """What several tests share: comparisons, fingerprints, batches that can be counted or refused."""
 
 import copy
+from functools import cache
 
 import numpy as np
 import torch
@@ -39,12 +40,17 @@ def model_of(model=None, config=None, settings=None, **options):
     return made
 
 
+@cache
+def small(name):
+    """A tiny pipeline at 64 pixels, shared: never change it."""
+    pipe = tiny.BUILDERS[name]()
+    wrap(pipe).denoiser.register_to_config(sample_size=16)
+    return pipe
+
+
 def same(one, other):
-    return (
-        np.array_equal(one.heatmaps, other.heatmaps)
-        and np.array_equal(one.losses, other.losses)
-        and np.array_equal(one.scores, other.scores)
-    )
+    names = ("heatmaps", "losses", "scores")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 
 
 def assert_close(one, other):
@@ -144,20 +150,15 @@ def everything(pipe):
     for name, part in pipe.components.items():
         if isinstance(part, torch.nn.Module):
             for key, value in part.state_dict().items():
-                found[f"{name}.{key}"] = (
-                    value.clone(),
-                    value.dtype,
-                    value.device,
-                    value.data_ptr(),
-                )
+                where = value.dtype, value.device, value.data_ptr()
+                found[f"{name}.{key}"] = (value.clone(), *where)
             found[f"{name}.hooks"] = [
                 (len(m._forward_pre_hooks), len(m._forward_hooks), m.training)
                 for m in part.modules()
             ]
         elif part is not None:
-            found[name] = copy.deepcopy(
-                getattr(part, "config", None) or getattr(part, "vocab", None)
-            )
+            about = getattr(part, "config", None) or getattr(part, "vocab", None)
+            found[name] = copy.deepcopy(about)
     found["attributes"] = sorted(vars(pipe))
     found["scheduler state"] = str(vars(pipe.scheduler))
     return found

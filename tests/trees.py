@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 import tiny
+from pixalign.bench.datasets import open_dataset
 from pixalign.bench.datasets.coco import CATEGORIES
 
 WIDE, HIGH = 16, 12
@@ -131,3 +133,9 @@ def folder(root: Path) -> Path:
 BUILDERS = {
     "voc": voc, "context": context, "coco": coco, "ade20k": ade20k, "aep": aep, "folder": folder,
 }  # fmt: skip
+
+
+def refused(kind: type[Exception], message: str, *opened: object, **options: object) -> None:
+    """Opening a dataset so is an error that says this."""
+    with pytest.raises(kind, match=message):
+        open_dataset(*opened, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -12,6 +12,12 @@ from pixalign.core.checks import check_choice
 from pixalign.diffusion.timesteps import STRATEGIES, WEIGHTINGS
 
 PRESETS = ("default", "paper", "official", "fast", "uncalibrated")
+_PAPER: dict[str, Any] = {
+    "method": "elbo",
+    "gamma": 1 / 3,
+    "centred": False,
+    "prompt_order": "given",
+}
 
 # What holds where neither the caller nor the model says otherwise.
 FALLBACK: Mapping[str, Any] = MappingProxyType(
@@ -34,6 +40,41 @@ MODEL_SETTINGS = (
 CALIBRATIONS = ("none", "elbo")
 SELF_ATTENTION = ("once", "twice", "up-after-all", "none")
 CROSS_WEIGHTS = ("resolution", "gaussian", "uniform")
+
+# What the fields of an `AlignConfig` may be; None too, where that is the default.
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "calibrate": (*CALIBRATIONS, None),
+    "centred": (True, False, None),
+    "image_only_attention": (True, False),
+    "elbo_strategy": tuple(STRATEGIES),
+    "collect_strategy": (*STRATEGIES, None),
+    "elbo_weighting": WEIGHTINGS,
+    "elbo_text": ("phrase", "name"),
+    "prompt_order": ("sorted", "given"),
+    "class_tokens": ("name", "phrase"),
+    "text_encoders": ("all", "clip"),
+    "self_attention": SELF_ATTENTION,
+    "resize": ("square", "keep"),
+}
+_NUMBERS = ("gamma", "threshold", "temperature", "min_peak_ratio", "elbo_tolerance")
+_RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
+    ("gamma",): (lambda x: 0 < x <= 1, "0 < gamma <= 1"),
+    ("threshold",): (lambda x: 0 <= x <= 1, "0 to 1"),
+    ("temperature", "min_peak_ratio"): (lambda x: x > 0, "above 0"),
+    ("elbo_tolerance",): (lambda x: 0 <= x < float("inf"), "a number from 0, or None"),
+    ("elbo_steps", "elbo_stage", "collect_steps"): (
+        lambda x: isinstance(x, int) and x >= 1, "a whole number from 1",
+    ),
+    ("elbo_range", "collect_range"): (
+        lambda x: len(x) == 2 and 0 <= x[0] < x[1] <= 1, "(low, high) inside [0, 1]",
+    ),
+    ("elbo_timesteps", "collect_timesteps"): (
+        lambda x: bool(x) and all(isinstance(index, int) and index >= 0 for index in x),
+        "one or more whole numbers >= 0",
+    ),
+    ("method",): (lambda x: isinstance(x, str), "a method's name, or None"),
+    ("template",): (lambda x: x.count("{}") == x.count("{") == 1, "a text with exactly one {}"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,8 +146,8 @@ class AlignConfig:
                 plain = (x.item() if hasattr(x, "item") else x for x in getattr(self, name))
                 object.__setattr__(self, name, tuple(plain))
         object.__setattr__(self, "cross_weights", _plain_weights(self.cross_weights))
-        self._check_numbers()
-        self._check_choices()
+        self._check_fields()
+        self._check_cross_weights()
         for family, overrides in self.by_family.items():
             fixed = {"by_family", "method", "calibrate"}
             known = {f.name for f in dataclasses.fields(self)} - fixed
@@ -115,56 +156,19 @@ class AlignConfig:
                 raise ValueError(f"by_family[{family!r}] names unknown fields {sorted(unknown)}")
             dataclasses.replace(self, by_family={}, **overrides)
 
-    def _check_numbers(self) -> None:
-        for name in ("gamma", "threshold", "temperature", "min_peak_ratio"):
-            if getattr(self, name) is None and name != "temperature":
-                continue
-            if not isinstance(getattr(self, name), float | int):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: a number")
-        if self.gamma is not None and not 0 < self.gamma <= 1:
-            raise ValueError(f"gamma is {self.gamma!r}; allowed: 0 < gamma <= 1")
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold is {self.threshold!r}; allowed: 0 to 1")
-        for name in ("temperature", "min_peak_ratio"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: above 0")
-        tolerance = self.elbo_tolerance
-        number = isinstance(tolerance, float | int)
-        if tolerance is not None and not (number and 0 <= tolerance < float("inf")):
-            raise ValueError(f"elbo_tolerance is {tolerance!r}; allowed: a number from 0, or None")
-        for name in ("elbo_steps", "elbo_stage", "collect_steps"):
-            steps = getattr(self, name)
-            if not isinstance(steps, int) or steps < 1:
-                raise ValueError(f"{name} is {steps!r}; allowed: a whole number from 1")
-        for name in ("elbo_range", "collect_range"):
-            bounds = getattr(self, name)
-            if bounds is not None and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1] <= 1):
-                raise ValueError(f"{name} is {bounds!r}; allowed: (low, high) inside [0, 1]")
-        for name in ("elbo_timesteps", "collect_timesteps"):
-            indices = getattr(self, name)
-            if indices is not None and (
-                not indices or not all(isinstance(index, int) and index >= 0 for index in indices)
-            ):
-                raise ValueError(f"{name} is {indices!r}; allowed: one or more whole numbers >= 0")
-
-    def _check_choices(self) -> None:
-        check_choice("calibrate", self.calibrate, (*CALIBRATIONS, None))
-        if self.method is not None and not isinstance(self.method, str):
-            raise ValueError(f"method is {self.method!r}; allowed: a method's name, or None")
-        check_choice("centred", self.centred, (True, False, None))
-        check_choice("image_only_attention", self.image_only_attention, (True, False))
-        check_choice("elbo_strategy", self.elbo_strategy, tuple(STRATEGIES))
-        check_choice("collect_strategy", self.collect_strategy, (*STRATEGIES, None))
-        check_choice("elbo_weighting", self.elbo_weighting, WEIGHTINGS)
-        check_choice("elbo_text", self.elbo_text, ("phrase", "name"))
-        check_choice("prompt_order", self.prompt_order, ("sorted", "given"))
-        check_choice("class_tokens", self.class_tokens, ("name", "phrase"))
-        check_choice("text_encoders", self.text_encoders, ("all", "clip"))
-        check_choice("self_attention", self.self_attention, SELF_ATTENTION)
-        check_choice("resize", self.resize, ("square", "keep"))
-        self._check_cross_weights()
-        if self.template.count("{}") != 1 or self.template.count("{") != 1:
-            raise ValueError(f"template is {self.template!r}; it needs exactly one {{}}")
+    def _check_fields(self) -> None:
+        for name, choices in _CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
+        optional = {f.name for f in dataclasses.fields(self) if f.default is None}
+        for names, (test, allowed) in _RANGES.items():
+            for name in names:
+                value = getattr(self, name)
+                if value is None and name in optional:
+                    continue
+                if name in _NUMBERS and not isinstance(value, float | int):
+                    raise ValueError(f"{name} is {value!r}; allowed: a number")
+                if not test(value):
+                    raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
 
     def _check_cross_weights(self) -> None:
         given = self.cross_weights
@@ -191,14 +195,7 @@ class AlignConfig:
 
         Layers and collecting timesteps are the model's own where it has any.
         """
-        settings: dict[str, Any] = {
-            "method": "elbo",
-            "gamma": 1 / 3,
-            "centred": False,
-            "prompt_order": "given",
-            "elbo_weighting": "likelihood",
-        }
-        return cls(**settings | overrides)
+        return cls(**_PAPER | {"elbo_weighting": "likelihood"} | overrides)
 
     @classmethod
     def official(cls, **overrides: Any) -> AlignConfig:
@@ -207,31 +204,23 @@ class AlignConfig:
         On SDXL its own self-attention weights divide 0 by 0; there, this preset applies the
         mean self-attention twice. On SD3 it follows the code's flow path.
         """
-        settings: dict[str, Any] = {
-            "method": "elbo",
-            "gamma": 1 / 3,
-            "centred": False,
+        flow = {
+            "self_attention": "twice",
+            "image_only_attention": True,
+            "cross_weights": "gaussian",
+            "elbo_weighting": "native",
+            "text_encoders": "clip",
+        }
+        settings = _PAPER | {
             "cross_weights": "resolution",
             "elbo_timesteps": tuple(range(1, 1000, 50)),
             "collect_timesteps": tuple(range(20, 201, 20)),
-            "prompt_order": "given",
             "self_attention": "up-after-all",
-            "by_family": {
-                "sdxl": {"self_attention": "twice"},
-                "sd3": {
-                    "self_attention": "twice",
-                    "image_only_attention": True,
-                    "cross_weights": "gaussian",
-                    "elbo_weighting": "native",
-                    "text_encoders": "clip",
-                },
+            "by_family": {  # what the caller asks for holds on every family
+                family: {key: value for key, value in fields.items() if key not in overrides}
+                for family, fields in (("sdxl", {"self_attention": "twice"}), ("sd3", flow))
             },
         }
-        if "by_family" not in overrides:  # what the caller asks for holds on every family
-            settings["by_family"] = {
-                family: {key: value for key, value in fields.items() if key not in overrides}
-                for family, fields in settings["by_family"].items()
-            }
         return cls(**settings | overrides)
 
     @classmethod

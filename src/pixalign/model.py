@@ -16,8 +16,7 @@ from pixalign.alignment.result import Alignment
 from pixalign.attention.capture import WordMaps, capture
 from pixalign.attention.layers import CrossWeights
 from pixalign.backbones import Backbone, load_backbone, wrap
-from pixalign.backbones.locations import located, model_name
-from pixalign.backbones.model_settings import model_settings
+from pixalign.backbones.locations import located, model_name, model_settings
 from pixalign.config import AlignConfig
 from pixalign.core.batching import BatchSize
 from pixalign.editing import edit

@@ -94,10 +94,10 @@ def test_other_errors_are_not_mistaken_for_it():
     assert not out_of_memory(ValueError("out of memory"))
     assert out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"))
     with pytest.raises(RuntimeError, match="shapes"):
-        BatchSize().attempt(torch.zeros(1, 4, 8, 8), 9, "elbo", _fail)
+        BatchSize().each(torch.zeros(1, 4, 8, 8), 9, "elbo", _fail)
 
 
-def _fail(size):
+def _fail(first, last):
     raise RuntimeError("shapes do not match")
 
 

@@ -11,8 +11,7 @@ import torch
 import pixalign as pa
 from conftest import QUICK
 from helpers import model_of
-from pixalign.backbones.locations import EMBEDDED
-from pixalign.backbones.model_settings import SETTINGS_FILE, model_settings
+from pixalign.backbones.locations import EMBEDDED, SETTINGS_FILE, model_settings
 from pixalign.config import MODEL_SETTINGS
 
 OWN = {

@@ -12,24 +12,22 @@ COMMANDS = (
 )  # fmt: skip
 
 
-def test_help_names_the_commands(shell):
+def test_help_and_version(shell):
     code, out, _ = shell("--help")
     assert code == 0
     for command in COMMANDS:
         assert f" {command} " in out
-
-
-def test_version(shell):
     assert shell("--version") == (0, f"pixalign {pa.__version__}\n", "")
 
 
 def test_choices_are_listed(shell, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = shell("segment", "--help")
-    assert "elbo|attention|daam|ovam|diffsegmenter|diffseg|diffpng" in out
-    assert "default|paper|official|fast|uncalibrated" in out
-    assert "auto|float32|float16|bfloat16" in out
-    assert "(the embedded model)" in out
+    for text in (
+        "elbo|attention|daam|ovam|diffsegmenter|diffseg|diffpng", "(the embedded model)",
+        "default|paper|official|fast|uncalibrated", "auto|float32|float16|bfloat16",
+    ):  # fmt: skip
+        assert text in out
 
 
 @pytest.mark.parametrize(

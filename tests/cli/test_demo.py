@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixalign.cli.demo import command
+from pixalign.cli.scenes import command
 
 
 @pytest.fixture

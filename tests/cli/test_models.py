@@ -4,7 +4,7 @@ import json
 import shutil
 
 from pixalign.bench.datasets.sample import class_list
-from pixalign.cli.doctor import cached_models
+from pixalign.cli.models import cached_models
 from pixalign.scenes.atlas import class_names
 
 

@@ -10,16 +10,8 @@ from conftest import FAMILIES
 from helpers import model_of
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
-from pixalign.diffusion.sampling import (
-    GuidedOutput,
-    guided,
-    initial_noise,
-    outputs,
-    picture_size,
-    repeated,
-    sample,
-    to_pictures,
-)
+from pixalign.core.values import TextCondition
+from pixalign.diffusion.sampling import Sampler, guided, initial_noise, picture_size, to_pictures
 
 PROMPT = "a photo of dog and red car"
 
@@ -70,17 +62,17 @@ def test_noise_depends_on_the_seed_alone(sd1):
 def test_many_rows_go_in_batches_and_come_back_the_same(wide):
     backbone = wrap(wide("sd1"))
     z = torch.randn(5, 4, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    text = backbone.encode_text(["dog"])[torch.zeros(5, dtype=torch.long)]
-    steps = backbone.schedule.at_indices([7, 200, 400, 600, 900])
-    whole = outputs(backbone, z, steps, text, BatchSize(5))
-    torch.testing.assert_close(outputs(backbone, z, steps, text, BatchSize(2)), whole)
+    texts = backbone.encode_text(["dog", "a cat", "tree", "a red car", "a"])
+    whole, parts = (Sampler(backbone, texts, 3, 1.0, BatchSize(size)) for size in (5, 2))
+    expected = whole.output(1, z, texts)
+    torch.testing.assert_close(parts.output(1, z, texts), expected)
+    torch.testing.assert_close(Sampler(backbone, texts, 3).output(1, z, texts), expected)
 
 
 def test_the_loop_goes_down_and_up_and_calls_its_hooks(wide):
-    backbone = wrap(wide("sd1"))
-    path, calls = backbone.schedule.path(4), []
-    z = torch.randn(2, 4, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    noise = torch.randn(z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    backbone, calls = wrap(wide("sd1")), []
+    sampler = Sampler(backbone, backbone.encode_text(["dog", "cat"]), 4)
+    z, noise = torch.randn(2, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0)).double()
 
     def noted(name):
         return lambda index, latents: calls.append((name, index)) or latents
@@ -89,10 +81,10 @@ def test_the_loop_goes_down_and_up_and_calls_its_hooks(wide):
         calls.append(("output", index))
         return noise
 
-    there = sample(backbone, z, path, output, before=noted("before"), after=noted("after"))
+    there = sampler.run(z, output, before=noted("before"), after=noted("after"))
     steps = [(name, index) for index in range(4) for name in ("before", "output", "after")]
     assert calls == steps
-    back = sample(backbone, there, path, output, backwards=True)
+    back = sampler.run(there, output, backwards=True)
     assert calls[len(steps) :] == [("output", index) for index in (3, 2, 1, 0)]
     torch.testing.assert_close(back, z)  # the same output leads the same way
 
@@ -100,18 +92,19 @@ def test_the_loop_goes_down_and_up_and_calls_its_hooks(wide):
 @pytest.mark.parametrize("own", [False, True])
 def test_guided_outputs_are_of_both_texts(wide, own):
     backbone = wrap(wide("sdxl"))
-    path, empty = backbone.schedule.path(3), backbone.unconditional()
-    texts = backbone.encode_text(["dog", "a red car"])
+    empty, texts = backbone.unconditional(), backbone.encode_text(["dog", "a red car"])
     z = torch.randn(2, 4, 16, 16, generator=torch.Generator().manual_seed(0))
-    generator = torch.Generator().manual_seed(1)
-    embeds = torch.randn(3, *texts.embeds.shape, generator=generator) if own else None
-    at = embeds.__getitem__ if own else None
-    steps = path.at(1, 2)
-    away = backbone.predict(z, steps, repeated(empty, 2, embeds[1] if own else None))
+    embeds = torch.randn(3, *texts.embeds.shape, generator=torch.Generator().manual_seed(1))
+    nothing = empty.repeated(2)
+    if own:
+        nothing = TextCondition(embeds[1].to(nothing.embeds), nothing.pooled)
+    steps = backbone.schedule.path(3).at(1, 2)
+    away = backbone.predict(z, steps, nothing)
     expected = away + 4.0 * (backbone.predict(z, steps, texts) - away)
     for batch_size in (None, BatchSize(1), BatchSize(3)):
-        output = GuidedOutput(backbone, path, texts, 4.0, batch_size, at)
-        torch.testing.assert_close(output(1, z), expected)
+        sampler = Sampler(backbone, texts, 3, 4.0, batch_size)
+        sampler.unconditional = embeds.__getitem__ if own else None
+        torch.testing.assert_close(sampler.guided(1, z), expected)
 
 
 def test_guidance():

@@ -23,25 +23,27 @@ def sd_schedule() -> DiscreteSchedule:
     power=st.floats(0.3, 3.0),
     objective=st.sampled_from(list(OBJECTIVES)),
 )
-def test_native_loss_over_omega_equals_weighted_epsilon_error(seed, power, objective):
+def test_objectives_are_weighted_epsilon_errors(seed, power, objective):
     """Both routes to Eq. 2, on random smooth schedules that need not preserve variance."""
     generator = torch.Generator().manual_seed(seed)
     t = torch.rand(6, generator=generator, dtype=torch.float64) * 0.9 + 0.05
     # alpha = (1 - t^power), sigma = t: analytic slopes.
-    alpha, sigma = 1 - t**power, t
-    alpha_slope = -power * t ** (power - 1)
-    lambda_slope = 2 * (alpha_slope / alpha - 1 / sigma)
-    steps = Steps(t, alpha, sigma, alpha_slope, lambda_slope)
+    alpha, alpha_slope = 1 - t**power, -power * t ** (power - 1)
+    lambda_slope = 2 * (alpha_slope / alpha - 1 / t)
+    steps, row = Steps(t, alpha, t, alpha_slope, lambda_slope), OBJECTIVES[objective]
     x, noise, error = torch.randn(3, 6, 2, 4, 5, generator=generator, dtype=torch.float64)
-    z = steps.noised(x, noise)
-    row = OBJECTIVES[objective]
-    target = row.target(x, noise, steps)
+    z, target = steps.noised(x, noise), row.target(x, noise, steps)
     output = target + 0.1 * error
+    estimate = to_epsilon(objective, output, z, steps)
 
     native = (output - target).square().flatten(1).sum(1) / row.omega(steps)
-    converted = (to_epsilon(objective, output, z, steps) - noise).square().flatten(1).sum(1)
-
+    converted = (estimate - noise).square().flatten(1).sum(1)
     torch.testing.assert_close(native, -lambda_slope * converted, rtol=1e-8, atol=0)
+    # alpha x + sigma eps = z for whatever the network says.
+    clean = to_sample(objective, output, z, steps)
+    torch.testing.assert_close(steps.noised(clean, estimate), z, rtol=1e-8, atol=1e-8)
+    again = row.target(clean, estimate, steps)
+    torch.testing.assert_close(again, output, rtol=1e-8, atol=1e-8)
 
 
 @given(
@@ -144,12 +146,9 @@ def test_native_weights_give_the_training_loss():
 
 
 def test_midpoints():
-    assert (sd_schedule().at_positions(positions("even", 20)).time).tolist() == [
-        25 + 50 * i for i in range(20)
-    ]
-    assert (sd_schedule().at_positions(positions("small", 10)).time).tolist() == [
-        10 + 20 * i for i in range(10)
-    ]
+    even, small = (positions("even", 20), positions("small", 10))
+    assert sd_schedule().at_positions(even).time.tolist() == list(range(25, 1000, 50))
+    assert sd_schedule().at_positions(small).time.tolist() == list(range(10, 210, 20))
 
 
 @given(

@@ -13,8 +13,9 @@ from helpers import assert_same, fingerprint, model_of
 from pixalign.backbones import wrap
 from pixalign.backbones.gradients import gradients_to_inputs
 from pixalign.core.batching import BatchSize
+from pixalign.core.values import TextCondition
 from pixalign.diffusion.objectives import to_epsilon
-from pixalign.diffusion.sampling import GuidedOutput, guided, repeated, sample
+from pixalign.diffusion.sampling import Sampler
 from pixalign.editing import cache
 from pixalign.editing.cache import InversionCache, inversion_keys, inversions_of
 from pixalign.editing.inversion import (
@@ -34,29 +35,23 @@ FEW = InversionSettings(steps=3, guidance=4.0, inner_steps=3)
 
 
 def begun(backbone, count=2, side=8, seed=0):
-    """Latents that a tiny random network has never seen, and prompts for them."""
+    """A sampler with prompts for latents that a tiny random network has never seen, and these."""
     generator = torch.Generator().manual_seed(seed)
     channels = backbone.pipe.vae.config.latent_channels
     latents = torch.randn(count, channels, side, side, generator=generator)
     texts = backbone.encode_text([f"a photo of dog {number}" for number in range(count)])
-    return latents, texts, backbone.schedule.path(FEW.steps)
-
-
-def sampled(backbone, noise, texts, path, guidance, unconditional=None):
-    own = None if unconditional is None else unconditional.__getitem__
-    output = GuidedOutput(backbone, path, texts, guidance, BatchSize(), own)
-    return sample(backbone, noise, path, output)
+    return Sampler(backbone, texts, FEW.steps, FEW.guidance, BatchSize()), latents
 
 
 def test_trajectories_go_up_the_path(any_pipe):
     backbone = wrap(any_pipe)
-    latents, texts, path = begun(backbone)
-    found = ddim_trajectory(backbone, latents, texts, path)
+    sampler, latents = begun(backbone)
+    found, path = ddim_trajectory(sampler, latents), sampler.path
 
     assert found.shape == (4, *latents.shape)
     assert torch.equal(found[-1], latents)
     for index in (2, 1, 0):
-        output = backbone.predict(found[index + 1], path.at(index, 2), texts)
+        output = backbone.predict(found[index + 1], path.at(index, 2), sampler.texts)
         objective = backbone.objective
         if objective == "velocity":
             output = to_epsilon(objective, output, found[index + 1], path.at(index, 2))
@@ -66,8 +61,9 @@ def test_trajectories_go_up_the_path(any_pipe):
         torch.testing.assert_close(back, found[index + 1], atol=1e-3, rtol=1e-3)
 
 
-def plain_null_text(backbone, trajectory, texts, path, settings):
+def plain_null_text(sampler, trajectory, settings):
     """The published loop for one picture, with torch's optimiser."""
+    backbone, texts, path = sampler.network, sampler.texts, sampler.path
     empty = backbone.unconditional()
     embeds, z, found = empty.embeds.float(), trajectory[0], []
     for index in range(len(path)):
@@ -77,8 +73,8 @@ def plain_null_text(backbone, trajectory, texts, path, settings):
         steps = path.at(index, 1)
         towards = backbone.predict(z, steps, texts)
         for _ in range(settings.inner_steps):
-            away = backbone.output(z, steps, repeated(empty, 1, embeds))
-            there = guided(towards, away, settings.guidance)
+            away = backbone.output(z, steps, TextCondition(embeds, empty.pooled))
+            there = away + settings.guidance * (towards - away)
             there = path.advance(backbone.objective, there, z, index)
             loss = torch.nn.functional.mse_loss(there, trajectory[index + 1])
             optimizer.zero_grad()
@@ -87,8 +83,8 @@ def plain_null_text(backbone, trajectory, texts, path, settings):
             if loss.item() < settings.tolerance + place * settings.growth:
                 break
         embeds = embeds.detach()
-        away = backbone.predict(z, steps, repeated(empty, 1, embeds))
-        z = path.advance(backbone.objective, guided(towards, away, settings.guidance), z, index)
+        away = backbone.predict(z, steps, TextCondition(embeds, empty.pooled))
+        z = path.advance(backbone.objective, away + settings.guidance * (towards - away), z, index)
         found.append(embeds)
     return torch.stack(found)
 
@@ -97,12 +93,12 @@ def plain_null_text(backbone, trajectory, texts, path, settings):
 def test_null_text_is_the_published_loop(sd1, tolerance):
     backbone = wrap(sd1)
     settings = dataclasses.replace(FEW, tolerance=tolerance)
-    latents, texts, path = begun(backbone, count=1)
-    trajectory = ddim_trajectory(backbone, latents, texts, path)
-    found = null_text(backbone, trajectory, texts, path, settings)
-    expected = plain_null_text(backbone, trajectory, texts, path, settings)
+    sampler, latents = begun(backbone, count=1)
+    trajectory = ddim_trajectory(sampler, latents)
+    found = null_text(sampler, trajectory, settings)
+    expected = plain_null_text(sampler, trajectory, settings)
 
-    assert found.shape == (3, 1, *texts.embeds.shape[1:])
+    assert found.shape == (3, 1, *sampler.texts.embeds.shape[1:])
     # Adam moves what has hardly a gradient as far as the rest, in a direction that is rounding.
     assert ((found - expected).abs() < 1e-4).float().mean() > 0.99
     assert (found[0] - backbone.unconditional().embeds).abs().max() > 1e-3
@@ -111,39 +107,39 @@ def test_null_text_is_the_published_loop(sd1, tolerance):
 def test_pictures_stop_on_their_own(wide):
     """Two together are what they are alone, in float64 to the last bit that counts."""
     backbone = wrap(wide("sd1"))
-    latents, texts, path = begun(backbone)
+    sampler, latents = begun(backbone)
     latents[1] *= 3
-    trajectory = ddim_trajectory(backbone, latents, texts, path)
+    trajectory = ddim_trajectory(sampler, latents)
     settings = dataclasses.replace(FEW, tolerance=0.05)
-    both = null_text(backbone, trajectory, texts, path, settings)
-    alone = null_text(backbone, trajectory[:, 1:], texts[torch.tensor([1])], path, settings)
-    torch.testing.assert_close(both[:, 1:], alone, atol=1e-5, rtol=1e-4)
-    one_by_one = null_text(backbone, trajectory, texts, path, settings, BatchSize(1))
+    both = null_text(sampler, trajectory, settings)
+    sampler.batch_size = BatchSize(1)
+    one_by_one = null_text(sampler, trajectory, settings)
     torch.testing.assert_close(both, one_by_one, atol=1e-5, rtol=1e-4)
+    sampler.texts = sampler.texts[torch.tensor([1])]
+    alone = null_text(sampler, trajectory[:, 1:], settings)
+    torch.testing.assert_close(both[:, 1:], alone, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["sd2-v", "sdxl", "sd3.5"])
 def test_every_family_stays_on_its_trajectory(pipeline, name):
     backbone = wrap(pipeline(name))
     settings = dataclasses.replace(FEW, inner_steps=5)
-    latents, texts, path = begun(backbone)
-    trajectory = ddim_trajectory(backbone, latents, texts, path)
-    found = null_text(backbone, trajectory, texts, path, settings)
-    errors = [
-        (sampled(backbone, trajectory[0], texts, path, 4.0, own) - latents).square().mean()
-        for own in (None, found)
-    ]
-    assert errors[1] < 0.9 * errors[0]
+    sampler, latents = begun(backbone)
+    trajectory = ddim_trajectory(sampler, latents)
+    found = null_text(sampler, trajectory, settings)
+    before = (sampler.run(trajectory[0]) - latents).square().mean()
+    sampler.unconditional = found.__getitem__
+    assert (sampler.run(trajectory[0]) - latents).square().mean() < 0.9 * before
 
 
 def test_the_network_gets_its_flags_back(any_pipe):
     backbone = wrap(any_pipe)
     network = backbone.denoiser
-    latents, texts, path = begun(backbone, count=1)
+    sampler, latents = begun(backbone, count=1)
     before = fingerprint(network)
     flags = [(weight.requires_grad, weight.grad) for weight in network.parameters()]
-    trajectory = ddim_trajectory(backbone, latents, texts, path)
-    null_text(backbone, trajectory, texts, path, dataclasses.replace(FEW, inner_steps=1))
+    trajectory = ddim_trajectory(sampler, latents)
+    null_text(sampler, trajectory, dataclasses.replace(FEW, inner_steps=1))
 
     assert flags == [(weight.requires_grad, weight.grad) for weight in network.parameters()]
     assert not network.is_gradient_checkpointing
@@ -177,12 +173,12 @@ def test_flags_come_back_as_they_were_also_after_an_error():
 def test_checkpointing_acts_in_eval_mode(sd1, checkpointing):
     """Layers run a second time on the way back: what they computed was forgotten."""
     backbone, ran = wrap(sd1), []
-    latents, texts, path = begun(backbone, count=1)
+    sampler, latents = begun(backbone, count=1)
     layer = sd1.unet.up_blocks[-1].resnets[0]
     handle = layer.register_forward_pre_hook(lambda *_: ran.append(1))
     z = latents.clone().requires_grad_()
     with gradients_to_inputs(sd1.unet, checkpointing=checkpointing):
-        backbone.output(z, path.at(0, 1), texts).sum().backward()
+        backbone.output(z, sampler.path.at(0, 1), sampler.texts).sum().backward()
     handle.remove()
     assert not sd1.unet.training
     assert z.grad is not None
@@ -190,12 +186,10 @@ def test_checkpointing_acts_in_eval_mode(sd1, checkpointing):
 
 
 def test_a_large_tolerance_takes_one_step(sd1):
-    backbone = wrap(sd1)
-    latents, texts, path = begun(backbone)
-    trajectory = ddim_trajectory(backbone, latents, texts, path)
-    easy = dataclasses.replace(FEW, tolerance=1e9)
-    one = dataclasses.replace(FEW, inner_steps=1)
-    found = [null_text(backbone, trajectory, texts, path, how) for how in (easy, one)]
+    sampler, latents = begun(wrap(sd1))
+    trajectory = ddim_trajectory(sampler, latents)
+    ways = ({"tolerance": 1e9}, {"inner_steps": 1})
+    found = [null_text(sampler, trajectory, dataclasses.replace(FEW, **way)) for way in ways]
     assert torch.equal(*found)
 
 
@@ -225,33 +219,30 @@ def test_psnr_is_in_decibels():
 
 @pytest.fixture(scope="module")
 def lab():
-    backbone = model_of(device="cpu").backbone
     batch = sample_scenes("test", 1, 2)
-    return backbone, render(batch, 64).images * 2 - 1, full_captions(batch)
+    return model_of(device="cpu"), render(batch, 64).images * 2 - 1, full_captions(batch)
 
 
 def test_ddim_without_guidance_leads_back(lab):
-    backbone, pixels, prompts = lab
-    path = backbone.schedule.path(10)
-    texts = backbone.encode_text(prompts)
+    model, pixels, prompts = lab
+    backbone = model.backbone
+    sampler = Sampler(backbone, backbone.encode_text(prompts), 10, 1.0, BatchSize())
     latents = torch.cat([backbone.encode_image(one[None]) for one in pixels])
-    trajectory = ddim_trajectory(backbone, latents, texts, path)
-    again = sampled(backbone, trajectory[0], texts, path, 1.0)
-    found = psnr(backbone.decode_latents(again), backbone.decode_latents(latents))
-    other = sampled(backbone, trajectory[0].flip(0), texts, path, 1.0)
-    wrong = psnr(backbone.decode_latents(other), backbone.decode_latents(latents))
+    noise, expected = ddim_trajectory(sampler, latents)[0], backbone.decode_latents(latents)
+    found = psnr(backbone.decode_latents(sampler.run(noise)), expected)
+    wrong = psnr(backbone.decode_latents(sampler.run(noise.flip(0))), expected)
     assert found.min() > 20
     assert found.min() > wrong.max() + 3
 
 
 def test_null_text_reconstructs_what_guidance_loses(lab):
-    backbone, pixels, prompts = lab
+    model, pixels, prompts = lab
     plain, optimised = (
-        invert_pictures(backbone, pixels, prompts, InversionSettings(method, 5, 7.5, 5))
+        invert_pictures(model, pixels, prompts, InversionSettings(method, 5, 7.5, 5))
         for method in ("ddim", "null-text")
     )
     figures = [
-        reconstruction_figures(backbone, pixels, reconstruct(backbone, found))
+        reconstruction_figures(model.backbone, pixels, reconstruct(model.backbone, found))
         for found in (plain, optimised)
     ]
     for row, (one, other) in enumerate(zip(plain, optimised, strict=True)):
@@ -307,40 +298,38 @@ def test_those_unused_longest_make_room(tmp_path):
     assert foreign.read_text() == "not ours"
 
 
-def key_of(backbone, picture, prompt, settings, model):
-    (key,) = inversion_keys(backbone, [picture], [prompt], settings, model)
-    return key
-
-
 def test_keys_hold_all_that_counts(sd1, pipeline, picture):
-    backbone = wrap(sd1)
-    base = key_of(backbone, picture, "a dog", QUICK, "m")
-    assert base == key_of(backbone, picture.copy(), "a dog", QUICK, "m")
-    turned = picture.transpose(0)
-    others = {
-        key_of(backbone, turned, "a dog", QUICK, "m"),
-        key_of(backbone, picture.resize((32, 64)), "a dog", QUICK, "m"),
-        key_of(backbone, picture, "a cat", QUICK, "m"),
-        key_of(backbone, picture, "a dog", dataclasses.replace(QUICK, guidance=1), "m"),
-        key_of(backbone, picture, "a dog", QUICK, "n"),
-        key_of(wrap(tiny.sd1("v_prediction")), picture, "a dog", QUICK, "m"),
-        key_of(wrap(pipeline("sd2-base")), picture, "a dog", QUICK, "m"),
-    }
-    assert len(others | {base}) == 8
-    changed = tiny.sd1()
+    def key_of(pipe=sd1, picture=picture, prompt="a dog", settings=QUICK, name="m"):
+        model = model_of(pipe)
+        model.name = name
+        (key,) = inversion_keys(model, [picture], [prompt], settings)
+        return key
+
+    base = key_of()
+    assert base == key_of(picture=picture.copy())
+    changed, noisier = tiny.sd1(), tiny.sd1()
     with torch.no_grad():
         next(changed.unet.parameters()).add_(1)
-    assert key_of(wrap(changed), picture, "a dog", QUICK, "m") != base
-    noisier = tiny.sd1()
     noisier.scheduler = type(noisier.scheduler).from_config(noisier.scheduler.config, beta_end=0.02)
-    assert key_of(wrap(noisier), picture, "a dog", QUICK, "m") != base
+    others = {
+        key_of(picture=picture.transpose(0)),
+        key_of(picture=picture.resize((32, 64))),
+        key_of(prompt="a cat"),
+        key_of(settings=dataclasses.replace(QUICK, guidance=1)),
+        key_of(name="n"),
+        key_of(tiny.sd1("v_prediction")),
+        key_of(pipeline("sd2-base")),
+        key_of(changed),
+        key_of(noisier),
+    }
+    assert len(others | {base}) == 10
 
 
 def test_models_whose_weights_cannot_be_seen_are_not_kept(picture, tmp_path):
     pipe = tiny.sd1()
     model, how = model_of(pipe), dataclasses.replace(QUICK, method="ddim")
     seen, pipe.text_encoder = pipe.text_encoder, tiny.sd1().text_encoder.to("meta")
-    assert inversion_keys(model.backbone, [picture], ["a dog"], how) == []
+    assert inversion_keys(model, [picture], ["a dog"], how) == []
     pipe.text_encoder = seen
     inversions_of(model, [picture], ["a dog"], how, InversionCache(tmp_path))
     assert len(list(tmp_path.iterdir())) == 2
@@ -348,12 +337,12 @@ def test_models_whose_weights_cannot_be_seen_are_not_kept(picture, tmp_path):
 
 def test_gradients_flow_where_the_caller_switched_them_off(sd1):
     backbone = wrap(sd1)
-    latents, texts, path = begun(backbone)
-    trajectory = ddim_trajectory(backbone, latents, texts, path)
-    expected = null_text(backbone, trajectory, texts, path, FEW)
+    sampler, latents = begun(backbone)
+    trajectory = ddim_trajectory(sampler, latents)
+    expected = null_text(sampler, trajectory, FEW)
     with torch.inference_mode():
-        trajectory = ddim_trajectory(backbone, latents, texts, path)
-        found = null_text(backbone, trajectory, texts, path, FEW)
+        trajectory = ddim_trajectory(sampler, latents)
+        found = null_text(sampler, trajectory, FEW)
     torch.testing.assert_close(found, expected)
 
 

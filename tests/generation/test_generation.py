@@ -14,7 +14,6 @@ from helpers import assert_same, fingerprint, model_of
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
 from pixalign.diffusion.objectives import to_epsilon
-from pixalign.diffusion.sampling import sample
 from pixalign.generation.methods import Elbo, Plain, entity_weights
 from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
 from pixalign.generation.plots import plot_weights
@@ -37,9 +36,9 @@ def plan_of(backbone, prompts=((PROMPT, NAMED),), first_seed=7, batch_size=64, *
         GenerationRequest(prompt, first_seed + number, given_entities(prompt, entities))
         for number, (prompt, entities) in enumerate(prompts)
     ]
-    settings = GenerationSettings(STEPS, 5.0, **settings)
-    size = backbone.native_size
-    plan = GenerationPlan(backbone, requests, settings, size, BatchSize(batch_size))
+    settings, model = GenerationSettings(STEPS, 5.0, **settings), model_of(backbone)
+    model.batch_size = BatchSize(batch_size)
+    plan = GenerationPlan(model, requests, settings, (32, 32))
     plan.noise = plan.noise.double()
     return plan
 
@@ -50,7 +49,7 @@ def run(kind, plan):
     def output(index, z):
         return method.output(index, z).double()
 
-    return method, sample(plan.backbone, plan.noise, plan.path, output, before=method.before)
+    return method, plan.sampler.run(plan.noise, output, before=method.before)
 
 
 @torch.no_grad()
@@ -112,12 +111,8 @@ def test_pictures_do_not_depend_on_their_company(wide):
         torch.testing.assert_close(method.weights[picture], alone.weights[0])
     assert (method.weights[1] == 1).all()
     assert method.weights[3].shape == (STEPS, 0)
-
-
-def test_one_entity_or_none_is_plain_sampling(wide):
-    backbone = wrap(wide("sd1"))
-    plan = plan_of(backbone, (("a dog", ["dog"]), ("a photo", [])))
-    torch.testing.assert_close(run(Elbo, plan)[1], run(Plain, plan)[1])
+    plain = run(Plain, method.plan)[1]  # which one entity or none comes to
+    torch.testing.assert_close(together[[1, 3]], plain[[1, 3]])
 
 
 def test_outside_its_part_of_the_steps_the_method_does_nothing(wide):
@@ -131,12 +126,11 @@ def test_outside_its_part_of_the_steps_the_method_does_nothing(wide):
 def test_passes_of_a_step(monkeypatch, wide):
     """(3 + N) rows: the empty prompt, the whole one, N entities in one batch; then the weighted."""
     backbone = wrap(wide("sd1"))
-    rows = []
-    predict = type(backbone).predict
+    rows, predict = [], type(backbone).predict
 
-    def counted(self, z, *rest, **more):
+    def counted(self, z, *rest):
         rows.append(len(z))
-        return predict(self, z, *rest, **more)
+        return predict(self, z, *rest)
 
     monkeypatch.setattr(type(backbone), "predict", counted)
     run(Elbo, plan_of(backbone))
@@ -204,37 +198,37 @@ def model(sd1):
 
 
 def test_results(model):
-    options = {"entities": NAMED, "steps": 2, "guidance": 3.0, "size": (64, 96)}
+    before = fingerprint(model.backbone.denoiser)
+    options = {"entities": NAMED, "steps": 2, "guidance": 3.0, "size": (32, 64)}
     made = model.generate(PROMPT, count=2, seed=4, **options)
     assert [picture.seed for picture in made] == [4, 5]
-    assert made[0].image.size == (96, 64)
+    assert made[0].image.size == (64, 32)
     assert made[0].weights.shape == made[0].errors.shape == (2, 3)
     assert [entity.text for entity in made[0].entities] == ["red car", "dog", "hot dog"]
     again, repeat = (model.generate(PROMPT, seed=5, **options) for _ in range(2))
     np.testing.assert_allclose(np.asarray(again.image), np.asarray(made[1].image), atol=1)
     assert np.array_equal(np.asarray(again.image), np.asarray(repeat.image))
+    assert_same(before, fingerprint(model.backbone.denoiser))
 
 
-def test_entities_are_found_by_spacy(model):
-    made = model.generate("a dog and a red car", steps=1)
+def test_entities_are_found_by_spacy_but_for_plain_sampling(model, monkeypatch):
+    few = {"steps": 1, "size": (32, 32)}
+    made = model.generate("a dog and a red car", **few)
     assert [entity.text for entity in made.entities] == ["dog", "red car"]
-
-
-def test_plain_sampling_needs_no_spacy(model, monkeypatch):
     monkeypatch.setattr("pixalign.generation.run.entities_of", None)
-    assert model.generate("a dog", method="plain", steps=1).entities == ()
+    assert model.generate("a dog", method="plain", **few).entities == ()
 
 
 def test_many_prompts_say_once_what_is_plain(model):
     prompts = ["a dog and a car", "a tree", "a cat"]
     named = [["dog", "car"], ["tree"], []]
     with pytest.warns(UserWarning, match="'elbo' needs two entities; 'a tree' is") as said:
-        made = model.generate(prompts, entities=named, steps=1, count=2)
+        made = model.generate(prompts, entities=named, steps=1, count=2, size=(32, 32))
     assert len(said) == 1
     assert "and so are 1 more" in str(said[0].message)
     expected = [(prompt, seed) for prompt in prompts for seed in (0, 1)]
     assert [(picture.prompt, picture.seed) for picture in made] == expected
-    assert len(model.generate(["a dog"], method="plain", steps=1)) == 1
+    assert len(model.generate(["a dog"], method="plain", steps=1, size=(32, 32))) == 1
 
 
 @pytest.mark.parametrize(
@@ -262,17 +256,12 @@ def test_entities_beyond_the_models_reach(sd1):
         plan_of(wrap(sd1), ((text, ["tree", "photo"]),))
 
 
-def test_the_model_is_left_as_it_was(model):
-    before = fingerprint(model.backbone.denoiser)
-    model.generate(PROMPT, entities=NAMED, steps=1)
-    assert_same(before, fingerprint(model.backbone.denoiser))
-
-
 # ---- files and the command ----
 
 
 def test_files(model, tmp_path):
-    made = model.generate(PROMPT, entities=NAMED, steps=2, active=(0.0, 0.5))
+    small = {"steps": 2, "size": (32, 32)}
+    made = model.generate(PROMPT, entities=NAMED, active=(0.0, 0.5), **small)
     path = made.save(tmp_path)
     assert Image.open(path).size == made.image.size
     record = json.loads(path.with_suffix(".json").read_text())
@@ -283,7 +272,7 @@ def test_files(model, tmp_path):
     picture = Image.open(plot_weights(made, tmp_path / "weights.png"))
     assert picture.width > 300
     with pytest.raises(ValueError, match="no entities"):
-        plot_weights(model.generate("a dog", method="plain", steps=1), tmp_path / "x.png")
+        plot_weights(model.generate("a dog", method="plain", **small), tmp_path / "x.png")
 
 
 @pytest.fixture

@@ -10,17 +10,16 @@ import pytest
 import torch
 from diffusers import DDIMScheduler, StableDiffusionAttendAndExcitePipeline
 
+import helpers
 import tiny
-from helpers import model_of
+from helpers import assert_same, model_of
 from materialised import observe
 from pixalign.attention import run_until
 from pixalign.backbones import wrap
 from pixalign.backbones.gradients import gradients_to_inputs
-from pixalign.core.batching import BatchSize
-from pixalign.diffusion.sampling import sample
 from pixalign.generation import GENERATION_METHODS, attend_excite, gradient_methods
 from pixalign.generation.attend_excite import AttendExcite
-from pixalign.generation.gradient_methods import attention_maps, map_sites
+from pixalign.generation.gradient_methods import differentiable_maps, map_sites
 from pixalign.generation.methods import Plain
 from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
 from pixalign.generation.syngen import SynGen
@@ -48,18 +47,15 @@ REQUESTS = (
 )
 
 
-def plan_of(
-    pipe, requests=(REQUESTS[0],), *, steps=4, size=(64, 64), batch_size="auto", **settings
-):
-    settings = GenerationSettings(steps, 3.0, **settings)
-    return GenerationPlan(wrap(pipe), requests, settings, size, BatchSize(batch_size))
+def plan_of(pipe, requests=(REQUESTS[0],), *, steps=4, size=(32, 32), batch_size=64, **settings):
+    model = model_of(pipe, batch_size=batch_size)
+    return GenerationPlan(model, requests, GenerationSettings(steps, 3.0, **settings), size)
 
 
 def latents_of(plan, kind):
     """The latents to which the method leads, and the method."""
     method = kind(plan)
-    output, before = method.output, method.before
-    return sample(plan.backbone, plan.noise, plan.path, output, before=before), method
+    return plan.sampler.run(plan.noise, method.output, before=method.before), method
 
 
 # ---- the maps ----
@@ -81,8 +77,8 @@ def test_maps_equal_materialised_attention(wide, name, size):
     plan = plan_of(wide(name), REQUESTS[:2], size=size)
     sites = map_sites(plan.backbone)
     with torch.no_grad():
-        steps = plan.path.at(1, 2)
-        found = attention_maps(plan.backbone, plan.noise, steps, plan.texts, sites)
+        steps = plan.sampler.path.at(1, 2)
+        found = differentiable_maps(plan.backbone, plan.noise, steps, plan.texts, sites)
 
     assert found.dtype == torch.float32
     for row, asked in enumerate(REQUESTS[:2]):
@@ -135,46 +131,31 @@ def tokens_of(pipe, prompt, words):
 
 def slow_excitement(maps, nouns):
     """1 - max of each noun's smoothed share of the tokens, for float64 maps [h, w, L]."""
-    height, width, length = maps.shape
-    shares = np.zeros((height, width, length))
-    for y in range(height):
-        for x in range(width):
-            powers = [math.exp(100 * maps[y, x, column]) for column in range(1, length - 1)]
-            shares[y, x, 1:-1] = np.array(powers) / sum(powers)
+    height, width, _ = maps.shape
+    powers = np.exp(100 * maps[:, :, 1:-1])
+    shares = powers / powers.sum(axis=2, keepdims=True)
     weight = {(dy, dx): math.exp(-(dy**2 + dx**2)) for dy in (-1, 0, 1) for dx in (-1, 0, 1)}
     found = []
     for columns in nouns:
-        noun, highest = shares[:, :, columns].mean(axis=2), 0.0
-        for y in range(height):
-            for x in range(width):
-                total = 0.0
-                for (dy, dx), share in weight.items():
-                    inside = (
-                        side - 1 - abs(side - 1 - abs(place))
-                        for side, place in ((height, y + dy), (width, x + dx))
-                    )
-                    total += share * noun[tuple(inside)]
-                highest = max(highest, total / sum(weight.values()))
-        found.append(1 - highest)
+        noun = np.pad(shares[:, :, [c - 1 for c in columns]].mean(axis=2), 1, mode="reflect")
+        total = sum(
+            share * noun[1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width]
+            for (dy, dx), share in weight.items()
+        )
+        found.append(1 - total.max() / sum(weight.values()))
     return found
 
 
 def slow_binding(maps, noun, modifiers, others):
     """A noun's divergence from its modifiers less all their divergence from the other tokens."""
 
-    def spread(columns):
-        values = sum(maps[:, :, column] for column in columns) / len(columns)
-        return (values / values.sum()).ravel()
+    def divergence(*words):
+        p, q = (maps[:, :, columns].mean(axis=2) for columns in words)
+        p, q = p / p.sum(), q / q.sum()
+        return ((p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()) / 2
 
-    def divergence(p, q):
-        forth = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-        back = sum(b * math.log(b / a) for a, b in zip(p, q, strict=True))
-        return (forth + back) / 2
-
-    near = [divergence(spread(noun), spread(modifier)) for modifier in modifiers]
-    far = [
-        divergence(spread(word), spread([other])) for word in (noun, *modifiers) for other in others
-    ]
+    near = [divergence(noun, modifier) for modifier in modifiers]
+    far = [divergence(word, [other]) for word in (noun, *modifiers) for other in others]
     return sum(near) / len(near) - (sum(far) / len(far) if far else 0)
 
 
@@ -231,7 +212,7 @@ def test_slopes_are_those_of_the_slow_loss(wide, name, kind):
     """Along three directions, the slow loss rises as the gradient says."""
     pipe, index = wide(name), 1
     made = kind(plan_of(pipe))
-    z, time = made.plan.noise.double(), round(made.plan.path.steps.time[index].item())
+    z, time = made.plan.noise.double(), round(made.plan.sampler.path.steps.time[index].item())
     (slopes,) = made.slopes(index, z, [0])
     pick = max if kind is AttendExcite else sum
 
@@ -284,16 +265,6 @@ def test_attend_and_excite_as_diffusers_has_it(monkeypatch, tries):
     moved = (expected - plain).norm().item()
     assert moved > 0.005 * plain.norm().item()
     assert (mine - expected).norm().item() < 1e-4 * moved
-
-
-@pytest.mark.parametrize("kind", BOTH)
-def test_moves_lower_the_loss(wide, kind):
-    made = kind(plan_of(wide("sd1")))
-    z = made.plan.noise
-    (slopes,) = made.slopes(0, z, [0])
-    before = made.total(made.errors[0][0, made.measured[0]])
-    made.slopes(0, z - 0.01 * slopes / slopes.norm(), [0])
-    assert made.total(made.errors[0][0, made.measured[0]]) < before
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -394,8 +365,8 @@ def test_refinement_ends_at_the_target_or_after_twenty_tries(wide, monkeypatch):
         made.targets, passes = {0: target}, []
         monkeypatch.setattr(
             gradient_methods,
-            "attention_maps",
-            lambda *a, p=passes: p.append(1) or attention_maps(*a),
+            "differentiable_maps",
+            lambda *a, p=passes: p.append(1) or differentiable_maps(*a),
         )
         made.before(0, made.plan.noise)
         counts[target] = len(passes)
@@ -407,16 +378,16 @@ def test_refinement_ends_at_the_target_or_after_twenty_tries(wide, monkeypatch):
 def test_a_batch_gives_what_single_pictures_give(wide, name, kind, monkeypatch):
     # Twenty moves in a random network enlarge rounding ten thousandfold.
     monkeypatch.setattr(attend_excite, "TRIES", 2)
-    together, made = latents_of(plan_of(wide(name), REQUESTS, batch_size=2), kind)
-    again, _ = latents_of(plan_of(wide(name), REQUESTS, batch_size=2), kind)
-    plain, _ = latents_of(plan_of(wide(name), REQUESTS), Plain)
+    few = partial(plan_of, wide(name), steps=3)
+    (together, made), (again, _) = (latents_of(few(REQUESTS, batch_size=2), kind) for _ in "12")
+    plain, _ = latents_of(few(REQUESTS), Plain)
 
     assert torch.equal(together, again)
     left = [2] if kind is AttendExcite else [2, 3]
     assert made.pictures == [picture for picture in range(4) if picture not in left]
     torch.testing.assert_close(together[left], plain[left])
     for picture, asked in enumerate(REQUESTS):
-        alone, single = latents_of(plan_of(wide(name), [asked]), kind)
+        alone, single = latents_of(few([asked]), kind)
         torch.testing.assert_close(together[picture], alone[0], atol=1e-3, rtol=1e-3)
         torch.testing.assert_close(
             made.errors[picture], single.errors[0], atol=1e-3, rtol=1e-3, equal_nan=True
@@ -433,9 +404,9 @@ def test_memory_that_runs_out_halves_the_batch(wide, kind, monkeypatch):
         sizes.append(len(z))
         if len(z) > 1:
             raise torch.OutOfMemoryError("out of memory")
-        return attention_maps(backbone, z, *rest)
+        return differentiable_maps(backbone, z, *rest)
 
-    monkeypatch.setattr(gradient_methods, "attention_maps", scarce)
+    monkeypatch.setattr(gradient_methods, "differentiable_maps", scarce)
     made = kind(plan_of(wide("sd1"), REQUESTS))
     with pytest.warns(RuntimeWarning, match="out of memory"):
         found = made.slopes(0, made.plan.noise, made.pictures)
@@ -449,7 +420,7 @@ def test_memory_that_runs_out_halves_the_batch(wide, kind, monkeypatch):
 )
 def test_without_what_they_measure_they_sample_plainly(pipeline, monkeypatch, kind, asked):
     monkeypatch.setattr(
-        gradient_methods, "attention_maps", lambda *_: pytest.fail("a pass too many")
+        gradient_methods, "differentiable_maps", lambda *_: pytest.fail("a pass too many")
     )
     found, made = latents_of(plan_of(pipeline("sd1"), [asked]), kind)
     assert torch.equal(found, latents_of(plan_of(pipeline("sd1"), [asked]), Plain)[0])
@@ -460,7 +431,7 @@ def test_both_are_methods_of_generate(pipeline):
     assert list(GENERATION_METHODS) == ["elbo", "plain", "attend-excite", "syngen"]
     model, named = model_of(pipeline("sd1")), [list(ENTITIES), ["red cat", "hot car"]]
     for kind in BOTH:
-        options = {"method": kind.name, "size": (64, 64)}
+        options = {"method": kind.name, "size": (32, 32)}
         made = model.generate([PROMPT, OTHER], entities=named, steps=2, **options)
         assert [picture.method for picture in made] == [kind.name] * 2
         assert [picture.errors.shape for picture in made] == [(2, 3), (2, 2)]
@@ -472,16 +443,10 @@ def test_both_are_methods_of_generate(pipeline):
 
 
 def fingerprint(unet):
-    """Weights, flags, gradients, hooks and attributes of every module."""
-    weights = {name: weight.clone() for name, weight in unet.state_dict().items()}
+    """What attention surgery could leave behind; flags and gradients."""
     flags = [(p.requires_grad, p.grad) for p in unet.parameters()]
-    modules = [
-        (len(m._forward_pre_hooks), len(m._forward_hooks), m.training, sorted(vars(m)))
-        for m in unet.modules()
-    ]
-    saving = [getattr(m, "gradient_checkpointing", None) for m in unet.modules()]
-    processors = {name: id(processor) for name, processor in unet.attn_processors.items()}
-    return weights, (flags, modules, saving, processors)
+    modes = [(m.training, getattr(m, "gradient_checkpointing", None)) for m in unet.modules()]
+    return *helpers.fingerprint(unet), flags, modes
 
 
 @pytest.mark.parametrize("outer", [torch.no_grad, torch.enable_grad, torch.inference_mode])
@@ -493,20 +458,18 @@ def test_the_network_stays_as_it_was(pipeline, kind, outer, monkeypatch):
     pipe.unet.enable_gradient_checkpointing()
     with torch.no_grad():
         asked = plan_of(pipe)
-        steps = asked.path.at(0, 1)
+        steps = asked.sampler.path.at(0, 1)
         output = asked.backbone.predict(asked.noise, steps, asked.texts)
     before = fingerprint(pipe.unet)
     with outer():
-        found, _ = latents_of(plan_of(pipe, REQUESTS[:2]), kind)
-    after = fingerprint(pipe.unet)
+        found, _ = latents_of(plan_of(pipe, REQUESTS[:2], steps=2), kind)
 
-    assert before[1] == after[1]
-    assert any(before[1][2])
-    assert all(torch.equal(value, after[0][name]) for name, value in before[0].items())
+    assert_same(before, fingerprint(pipe.unet))
+    assert any(saving for _, saving in before[-1])
     assert all(p.grad is None for part in (pipe.vae, pipe.text_encoder) for p in part.parameters())
     assert torch.equal(asked.backbone.predict(asked.noise, steps, asked.texts), output)
     assert not found.requires_grad
-    expected, _ = latents_of(plan_of(pipeline("sd1"), REQUESTS[:2]), kind)
+    expected, _ = latents_of(plan_of(pipeline("sd1"), REQUESTS[:2], steps=2), kind)
     assert torch.equal(found, expected)
 
 
@@ -522,8 +485,8 @@ def test_the_pass_ends_at_the_last_layer_that_is_read(pipeline, name):
     ]
     try:
         z = plan.noise.clone().requires_grad_(True)
-        steps = plan.path.at(0, 1)
-        attention_maps(plan.backbone, z, steps, plan.texts, sites).sum().backward()
+        steps = plan.sampler.path.at(0, 1)
+        differentiable_maps(plan.backbone, z, steps, plan.texts, sites).sum().backward()
         early = list(ran)
         ran.clear()
         plan.backbone.predict(z, steps, plan.texts)
@@ -542,7 +505,7 @@ def test_the_pass_ends_at_the_last_layer_that_is_read(pipeline, name):
 
 def test_a_pass_that_fails_takes_its_hooks_along(pipeline):
     unet = pipeline("sd1").unet
-    before = fingerprint(unet)[1]
+    before = fingerprint(unet)
 
     def fails():
         raise KeyError(f"of {sum(p.requires_grad for p in unet.parameters())}")
@@ -550,4 +513,4 @@ def test_a_pass_that_fails_takes_its_hooks_along(pipeline):
     free = gradients_to_inputs(unet, checkpointing=False)
     with pytest.raises(KeyError, match="of 0"), free:
         run_until(unet.conv_out, fails)
-    assert fingerprint(unet)[1] == before
+    assert_same(before, fingerprint(unet))

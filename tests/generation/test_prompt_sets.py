@@ -12,18 +12,15 @@ from hypothesis import strategies as st
 from lab.vocabulary import LENGTH, build_tokenizer, vocabulary_words
 from pixalign.generation.prompt_sets import (
     ANIMALS,
-    COLOURS,
     DVMP_KINDS,
     GROUPS,
     OBJECTS,
+    PROMPT_COLOURS,
     PROMPT_SETS,
     WORN,
     SetPrompt,
     attend_excite,
     dvmp,
-    lab_attributes,
-    lab_pairs,
-    lab_three,
     read_abc6k,
     read_attend_excite,
 )
@@ -32,8 +29,8 @@ from pixalign.scenes.sample import COLOURS as LAB_COLOURS
 from pixalign.scenes.sample import MAX_WORDS, PREFIX
 from pixalign.text.prompts import occurrences_of
 
-LAB = {"lab-pairs": lab_pairs, "lab-attributes": lab_attributes, "lab-three": lab_three}
-COUNTED = {"dvmp": dvmp, **LAB}
+LAB = ("lab-pairs", "lab-attributes", "lab-three")
+COUNTED = ("dvmp", *LAB)
 
 seeds = st.integers(0, 2**63)
 
@@ -49,20 +46,16 @@ def check_prompts(prompts):
             reach = starts[0][1]
 
 
+def written(folder, content):
+    path = folder / "set.txt"
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
 def check_articles(text):
     assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", text), text
     for phrase in re.split(r", | and | with ", text):
         assert phrase.startswith(("a ", "an ")) != phrase.endswith("glasses"), text
-
-
-@pytest.mark.parametrize("name", PROMPT_SETS)
-def test_sets_are_frozen(name):
-    draw = PROMPT_SETS[name]
-    assert draw() == draw()
-    check_prompts(draw())
-    assert all(prompt.entities and prompt.pair is None for prompt in draw())
-    if name != "ae-animals":  # which holds all pairs, without a draw
-        assert draw(seed=1) != draw(seed=2)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +70,14 @@ def test_sets_are_frozen(name):
         ("lab-three", 222, "a photo of palm tree, croissant, bat"),
     ],
 )
-def test_first_prompts_stay_the_same(name, count, first):
-    prompts = PROMPT_SETS[name]()
+def test_sets_are_frozen(name, count, first):
+    draw = PROMPT_SETS[name]
+    prompts = draw()
+    assert prompts == draw()
+    check_prompts(prompts)
+    assert all(prompt.entities and prompt.pair is None for prompt in prompts)
+    if name != "ae-animals":  # which holds all pairs, without a draw
+        assert draw(seed=1) != draw(seed=2)
     assert len(prompts) == count
     assert prompts[0].text == first
 
@@ -99,31 +98,29 @@ def test_attend_and_excite(seed):
     for prompt in groups["animals_objects"]:
         animal, (colour, thing) = prompt.entities[0], prompt.entities[1].split()
         assert animal in ANIMALS
-        assert colour in COLOURS
+        assert colour in PROMPT_COLOURS
         assert (" with " in prompt.text) == (thing in WORN)
         assert (" and " in prompt.text) == (thing not in WORN)
     for prompt, things in zip(groups["objects"], combinations(OBJECTS, 2), strict=True):
         (one, first), (other, second) = (entity.split() for entity in prompt.entities)
         assert (first, second) == things
         assert one != other
-        assert {one, other} <= set(COLOURS)
+        assert {one, other} <= set(PROMPT_COLOURS)
 
 
 def test_attend_and_excite_uses_every_colour_and_article():
     groups = attend_excite()
-    drawn = Counter(prompt.entities[1].split()[0] for prompt in groups["animals_objects"])
-    assert set(drawn) == set(COLOURS)
-    assert len(COLOURS) == 11
+    drawn = {prompt.entities[1].split()[0] for prompt in groups["animals_objects"]}
+    assert drawn == set(PROMPT_COLOURS)
+    assert len(PROMPT_COLOURS) == 11
     texts = {prompt.text for prompt in groups["animals"]}
     assert {"a cat and an elephant", "an elephant and a monkey"} < texts
 
 
 def test_read_attend_and_excite(tmp_path):
     groups = attend_excite(7)
-    path = tmp_path / "ae.json"
     content = {group: [prompt.text for prompt in prompts] for group, prompts in groups.items()}
-    path.write_text(json.dumps(content))
-    assert read_attend_excite(path) == groups
+    assert read_attend_excite(written(tmp_path, json.dumps(content))) == groups
 
 
 @pytest.mark.parametrize(
@@ -137,9 +134,9 @@ def test_read_attend_and_excite(tmp_path):
     ],
 )
 def test_read_entities(tmp_path, text, entities):
-    path = tmp_path / "ae.json"
-    path.write_text(json.dumps({"animals": [], "animals_objects": [], "objects": [text]}))
-    assert read_attend_excite(path)["objects"] == (SetPrompt(text, entities),)
+    content = {"animals": [], "animals_objects": [], "objects": [text]}
+    read = read_attend_excite(written(tmp_path, json.dumps(content)))
+    assert read["objects"] == (SetPrompt(text, entities),)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +151,8 @@ def test_read_entities(tmp_path, text, entities):
     ],
 )
 def test_read_attend_and_excite_refuses(tmp_path, content, message):
-    path = tmp_path / "ae.json"
-    path.write_text(content)
     with pytest.raises(ValueError, match=message):
-        read_attend_excite(path)
+        read_attend_excite(written(tmp_path, content))
 
 
 # DVMP
@@ -185,6 +180,8 @@ def test_dvmp(seed):
 
 
 def test_dvmp_draws_everything():
+    nouns = [noun for kind in DVMP_KINDS.values() for noun in kind.nouns]
+    assert len(set(nouns)) == len(nouns)  # kinds share none
     prompts = dvmp()
     sizes = Counter(len(prompt.entities) for prompt in prompts)
     assert min(sizes[1], sizes[2], sizes[3]) > 100
@@ -196,44 +193,32 @@ def test_dvmp_draws_everything():
         assert all(used >= set(words) for words in kind.modifiers)
 
 
-def test_dvmp_kinds_share_no_noun():
-    nouns = [noun for kind in DVMP_KINDS.values() for noun in kind.nouns]
-    assert len(set(nouns)) == len(nouns)
-
-
 @pytest.mark.parametrize("name", COUNTED)
 @given(count=st.integers(1, 60), seed=seeds)
 def test_fewer_prompts_are_the_first_of_more(name, count, seed):
-    assert COUNTED[name](count, seed) == COUNTED[name](60, seed)[:count]
+    assert PROMPT_SETS[name](count, seed) == PROMPT_SETS[name](60, seed)[:count]
 
 
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize(("count", "seed"), [(0, 1), (-3, 1), (5, -1)])
 def test_counts_and_seeds_are_checked(name, count, seed):
     with pytest.raises(ValueError, match=f"seed is {seed}|count is {count}"):
-        COUNTED[name](count, seed)
+        PROMPT_SETS[name](count, seed)
 
 
 # ABC-6K
 
 
 def test_read_abc6k(tmp_path):
-    path = tmp_path / "abc.txt"
-    path.write_text("\ufeffa red dog\r\na blue dog \n\n a café\n\nb\u2028c\n", encoding="utf-8")
-    assert read_abc6k(path) == (
-        SetPrompt("a red dog", (), 0),
-        SetPrompt("a blue dog", (), 0),
-        SetPrompt("a café", (), 1),
-        SetPrompt("b\u2028c", (), 1),
-    )
+    path = written(tmp_path, "\ufeffa red dog\r\na blue dog \n\n a café\n\nb\u2028c\n")
+    texts = (("a red dog", 0), ("a blue dog", 0), ("a café", 1), ("b\u2028c", 1))
+    assert read_abc6k(path) == tuple(SetPrompt(text, (), pair) for text, pair in texts)
 
 
 @pytest.mark.parametrize(("content", "count"), [("a\nb\n\nc\n", 3), ("\n \n", 0)])
 def test_read_abc6k_refuses(tmp_path, content, count):
-    path = tmp_path / "abc.txt"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=rf"abc.txt' has {count} captions; allowed: pairs"):
-        read_abc6k(path)
+    with pytest.raises(ValueError, match=rf"set.txt' has {count} captions; allowed: pairs"):
+        read_abc6k(written(tmp_path, content))
 
 
 # The lab's
@@ -244,7 +229,7 @@ def test_read_abc6k_refuses(tmp_path, content, count):
 )
 @given(seed=seeds, count=st.integers(1, 222))
 def test_lab_prompts(name, size, seed, count):
-    prompts = LAB[name](count, seed)
+    prompts = PROMPT_SETS[name](count, seed)
     check_prompts(prompts)
     used = Counter(dict.fromkeys(class_names(), 0))
     for prompt in prompts:
@@ -262,7 +247,7 @@ def test_lab_prompts(name, size, seed, count):
 
 @pytest.mark.parametrize("name", LAB)
 def test_lab_prompts_are_words_of_the_lab(name):
-    prompts = LAB[name]()
+    prompts = PROMPT_SETS[name]()
     words = set(vocabulary_words())
     tokenizer = build_tokenizer()
     for prompt in prompts:
@@ -270,16 +255,13 @@ def test_lab_prompts_are_words_of_the_lab(name):
         assert set(spoken) <= words
         assert len(spoken) <= MAX_WORDS
         assert len(tokenizer(prompt.text)["input_ids"]) == len(spoken) + 2 <= LENGTH
-    used = Counter(class_in(entity) for prompt in prompts for entity in prompt.entities)
+    entities = [entity for prompt in prompts for entity in prompt.entities]
+    used = Counter(e if e in class_names() else e.split(" ", 1)[1] for e in entities)
     assert set(used) == set(class_names())
     assert len(set(used.values())) == 1
 
 
-def class_in(entity):
-    return entity if entity in class_names() else entity.split(" ", 1)[1]
-
-
 def test_no_lab_combination_comes_twice():
-    assert len({frozenset(prompt.entities) for prompt in lab_pairs(4000)}) == 4000
+    assert len({frozenset(prompt.entities) for prompt in PROMPT_SETS["lab-pairs"](4000)}) == 4000
     with pytest.raises(ValueError, match="count is 6106; so many different prompts"):
-        lab_pairs(6106)  # of 111 * 110 / 2 pairs
+        PROMPT_SETS["lab-pairs"](6106)  # of 111 * 110 / 2 pairs

@@ -7,8 +7,7 @@ import torch
 
 import pixalign as pa
 from lab import tune as tuning
-from pixalign.backbones.locations import EMBEDDED
-from pixalign.backbones.model_settings import model_settings
+from pixalign.backbones.locations import EMBEDDED, model_settings
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.measuring import Subject
 from pixalign.bench.metrics import Tally, curve, tally, threshold_index

@@ -7,27 +7,16 @@ import torch
 import pixalign as pa
 import released
 import tiny
-from helpers import model_of
+from helpers import model_of, small
 from pixalign.pictures.reading import to_pixels
 
 CLASSES = ["screen", "hot dog", "zebra", "screen door"]
 
 
-def small(name):
-    """A tiny pipeline at 64 pixels: the naive computation takes the square of their number.
-
-    The losses of sd2-base would be so nearly alike there that float32 could not order them.
-    """
-    pipe = tiny.BUILDERS[name]()
-    if name != "sd2-base":
-        denoiser = pipe.unet if hasattr(pipe, "unet") else pipe.transformer
-        denoiser.register_to_config(sample_size=16)
-    return pipe
-
-
 @pytest.mark.parametrize("name", tiny.BUILDERS)
 def test_losses_exponents_and_heatmaps_match(name):
-    pipe = small(name)
+    # At 64 pixels the losses of sd2-base are so nearly alike that float32 could not order them.
+    pipe = tiny.BUILDERS[name]() if name == "sd2-base" else small(name)
     picture = tiny.photo(90, 70)
     aligner = model_of(pipe, config=pa.AlignConfig.official(), batch_size=7)
 
@@ -47,14 +36,7 @@ def test_gaussian_layer_weights_match():
     aligner = model_of(pipe, config=config)
 
     ours = aligner.align(picture, CLASSES, generator=torch.Generator().manual_seed(1))
-    theirs = released.released(
-        pipe,
-        to_pixels(picture, aligner.backbone.native_size),
-        (64, 64),
-        CLASSES,
-        torch.Generator().manual_seed(1),
-        cross_weights="gaussian",
-        collect_timesteps=(20, 120),
-    )
-
+    pixels = to_pixels(picture, aligner.backbone.native_size)
+    run = (pipe, pixels, (64, 64), CLASSES, torch.Generator().manual_seed(1))
+    theirs = released.released(*run, cross_weights="gaussian", collect_timesteps=(20, 120))
     np.testing.assert_allclose(ours.heatmaps, theirs.heatmaps, atol=1e-4)

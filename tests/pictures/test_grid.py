@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from pixalign.pictures.grid import in_columns, in_rows, picture_grid, wrapped
+from pixalign.pictures.grid import in_rows, picture_grid, wrapped
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -100,11 +100,5 @@ def test_texts_are_wrapped_and_then_shortened():
     assert wrapped("wide", 1, FONT) == ["…"]  # and it ends
 
 
-def test_rows_from_lists_and_from_columns():
-    cells = [plain(RED)] * 5
-    assert [len(row) for row in in_rows(cells, 2)] == [2, 2, 1]
-    columns = {"a": [plain(RED), plain(GREEN)], "b": [plain(BLUE)] * 2, "c": []}
-    rows = in_columns(columns, ("b", "a"))
-    assert [[cell.getpixel((0, 0)) for cell in row] for row in rows] == [[BLUE, RED], [BLUE, GREEN]]
-    with pytest.raises(ValueError, match="shorter"):
-        in_columns(columns, ("a", "c"))
+def test_rows_of_so_many():
+    assert [len(row) for row in in_rows([plain(RED)] * 5, 2)] == [2, 2, 1]

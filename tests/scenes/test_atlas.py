@@ -17,9 +17,7 @@ from pixalign.scenes.atlas import (
     training_ranks,
     training_shares,
 )
-from pixalign.scenes.sample import (
-    COLOURS,
-)
+from pixalign.scenes.sample import COLOURS
 
 
 def test_atlas_is_small_and_licensed():

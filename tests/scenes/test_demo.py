@@ -14,7 +14,7 @@ import pixalign as pa
 from pixalign.scenes import demo as module
 from pixalign.scenes.atlas import training_ranks
 from pixalign.scenes.demo import RULES, choose, demo, iou
-from pixalign.scenes.demo_report import Drawn, page, points, summarise, verdict
+from pixalign.scenes.demo_report import ScenePanels, change_in_points, page, summarise_demo, verdict
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import sample_scenes
 
@@ -104,12 +104,10 @@ def test_iou_by_hand():
     found = np.array([[0, 0, 0], [0, 1, 1], [1, 2, 2]], dtype=np.uint8)
     assert iou(truth, found, 4) == pytest.approx([3 / 4, 2 / 4, 2 / 3, np.nan], nan_ok=True)
     assert iou(truth, np.full_like(truth, 3), 4) == pytest.approx([0, 0, 0, 0])
-
-
-def test_points_are_differences_of_what_is_printed():
-    assert points(0.6124, 0.6556) == 4.4  # 61.2 and 65.6
-    assert points(0.61239, 0.61201) == 0
-    assert points(0.5, 0.25) == -25
+    # Points are differences of what is printed.
+    assert change_in_points(0.6124, 0.6556) == 4.4  # 61.2 and 65.6
+    assert change_in_points(0.61239, 0.61201) == 0
+    assert change_in_points(0.5, 0.25) == -25
 
 
 def row(rule, mean, *classes):
@@ -127,7 +125,7 @@ def test_summary_by_hand():
         row("rare", (0.6, 0.5), (0.6, 0.4)),
         row("small", (0.8, 0.8), (0.1, 0.4)),
     ]
-    summary = summarise(rows)
+    summary = summarise_demo(rows)
     assert summary["by_rule"]["rare"] == pytest.approx(
         {"count": 2, "mean_iou_before": 0.5, "mean_iou_after": 0.5}
     )
@@ -142,10 +140,7 @@ def test_summary_by_hand():
     assert "improved the IoU of 2 (by 20.0 points in the mean)" in words
     assert "worsened that of 1 (by 20.0 points in the mean) and left 1 unchanged" in words
     assert "from 35.0 % to 40.0 % (+5.0 points)" in words
-
-
-def test_nothing_improved_is_said_without_a_mean():
-    words = verdict(summarise([row("rare", (0.5, 0.4), (0.5, 0.25))]))
+    words = verdict(summarise_demo([row("rare", (0.5, 0.4), (0.5, 0.25))]))
     assert "improved the IoU of 0, worsened that of 1 (by 25.0 points in the mean)" in words
     assert "(-25.0 points)" in words
 
@@ -153,11 +148,13 @@ def test_nothing_improved_is_said_without_a_mean():
 # ---- files ----
 
 
-def test_files(written):
+def test_files(written, record):
     assert {path.name for path in written.iterdir()} == FILES
     with Image.open(written / "summary.png") as image:
         assert image.mode == "RGB"
         assert image.width > 1000
+    settings = "scenes=2, seed=1, config=config"
+    assert record["command"] == f"pixalign.scenes.demo.demo(model, {str(written)!r}, {settings})"
 
 
 def test_record_is_complete(record, sd1):
@@ -176,7 +173,7 @@ def test_record_is_complete(record, sd1):
             assert one["exponent"] == pytest.approx(1 / one["score"])
         best = min(scene["classes"], key=lambda one: one["elbo"])
         assert best["score"] == 1
-    assert record["summary"] == summarise(record["scenes"])
+    assert record["summary"] == summarise_demo(record["scenes"])
 
 
 def test_numbers_are_those_of_plain_calls(record, sd1):
@@ -220,16 +217,14 @@ def test_page_needs_nothing_else(report):
         assert attributes["alt"]
     assert not {tag for tag, _ in tags} & {"script", "link", "iframe", "object", "a"}
     shown = re.sub(r"data:image/png;base64,[\w+/=]+", "", report)
-    assert "http" not in shown
-    assert "url(" not in shown
-    assert "@import" not in shown
+    assert not [text for text in ("http", "url(", "@import") if text in shown]
 
 
 def test_page_shows_the_numbers_of_the_record(report, record):
     rows = [" ".join(text.split()) for text in Reader(report).rows]
     for scene in record["scenes"]:
         for one in scene["classes"]:
-            change = points(one["iou_before"], one["iou_after"])
+            change = change_in_points(one["iou_before"], one["iou_after"])
             sign = f"▲ +{change}" if change > 0 else f"▼ \u2212{-change}" if change else "= 0.0"
             tag = f" {scene['rule']}" if one["by_rule"] else ""
             expected = (
@@ -239,13 +234,9 @@ def test_page_shows_the_numbers_of_the_record(report, record):
                 f"{100 * one['iou_before']:.1f} → {100 * one['iou_after']:.1f} {sign}"
             )
             assert expected in rows
-    text = html.unescape(report)
-    assert verdict(record["summary"]) in text
-    assert "prove nothing statistically" in text
-    assert "docs/lab.md" in text
-    assert record["command"] in text
-    for rule in ("rare", "small"):
-        assert RULES[rule].text in text
+    said = ("prove nothing statistically", "docs/lab.md", record["command"])
+    said += (verdict(record["summary"]), RULES["rare"].text, RULES["small"].text)
+    assert not [text for text in said if text not in html.unescape(report)]
 
 
 def test_page_escapes(record):
@@ -254,13 +245,15 @@ def test_page_escapes(record):
     changed["scenes"][0]["warnings"] = ["<i>weak</i>"]
     changed["model"]["name"] = 'a "<b>" & c'
     blank = Image.new("RGB", (2, 2))
-    drawn = [Drawn(blank, blank, blank, blank, (blank,) * 4, (blank,) * 4) for _ in range(2)]
+    drawn = [ScenePanels(blank, blank, blank, blank, (blank,) * 4, (blank,) * 4) for _ in range(2)]
     tags = Reader(page(changed, drawn)).tags
     assert not {tag for tag, _ in tags} & {"script", "i"}
     assert any("<script>" in attributes.get("alt", "") for _, attributes in tags)
 
 
-def test_page_of_uncalibrated_maps_has_no_elbo(sd1, tmp_path):
+def test_page_of_uncalibrated_maps_has_no_elbo_and_other_files_stay(sd1, tmp_path):
+    (tmp_path / "mine.txt").write_text("keep")
+    (tmp_path / "report.html").write_text("old")
     config = pa.AlignConfig.uncalibrated(collect_steps=2)
     path = demo(pa.load(sd1), tmp_path, scenes=1, progress=False, config=config, command="again")
     assert '<td data-label="ELBO (loss)">\u2013</td>' in path.read_text(encoding="utf-8")
@@ -268,32 +261,18 @@ def test_page_of_uncalibrated_maps_has_no_elbo(sd1, tmp_path):
     assert {one["elbo"] for one in scene["classes"]} == {None}
     assert scene["mean_iou_before"] == scene["mean_iou_after"]
     assert "<code>again</code>" in path.read_text(encoding="utf-8")
-
-
-def test_the_call_is_recorded(record, written):
-    settings = "scenes=2, seed=1, config=config"
-    assert record["command"] == f"pixalign.scenes.demo.demo(model, {str(written)!r}, {settings})"
-
-
-def test_other_files_stay(sd1, tmp_path):
-    (tmp_path / "mine.txt").write_text("keep")
-    (tmp_path / "report.html").write_text("old")
-    demo(pa.load(sd1), tmp_path, scenes=1, progress=False, config=QUICK)
-    assert {path.name for path in tmp_path.iterdir()} == {*FILES, "mine.txt"}
+    assert {file.name for file in tmp_path.iterdir()} == {*FILES, "mine.txt"}
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"scenes": 0}, "scenes is 0; allowed"), ({"seed": -1}, "seed is -1; allowed")],
-)
-def test_bad_values(sd1, tmp_path, change, said):
-    with pytest.raises(ValueError, match=said):
-        demo(pa.load(sd1), tmp_path / "out", progress=False, **change)
-    assert not (tmp_path / "out").exists()
-
-
-def test_folder_that_is_a_file_is_refused_before_the_model_is_asked(tmp_path):
+def test_bad_values_are_refused_before_the_model_is_asked(tmp_path):
+    for change, said in (
+        ({"scenes": 0}, "scenes is 0; allowed"),
+        ({"seed": -1}, "seed is -1; allowed"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            demo(None, tmp_path / "out", **change)
+        assert not (tmp_path / "out").exists()
     (tmp_path / "out").write_text("")
     with pytest.raises(NotADirectoryError, match="is a file"):
         demo(None, tmp_path / "out")

@@ -9,9 +9,7 @@ import torch
 from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.labelled import labelled_scenes
 from pixalign.scenes.render import render
-from pixalign.scenes.sample import (
-    sample_scenes,
-)
+from pixalign.scenes.sample import sample_scenes
 
 
 def test_labelled_scenes_hold_the_truth():
@@ -44,6 +42,7 @@ def test_labelled_scenes_hold_the_truth():
         assert scene.names == [name for name in said if name in scene.names]
         assert {label for label in batch.labels[index] if label >= 0} >= set(scene.labels)
         levels = scene.picture.double() * 255
+        assert np.array_equal(np.asarray(scene.image), levels.round().permute(1, 2, 0).numpy())
         assert (levels - levels.round()).abs().max() < 1e-4
         assert (scene.picture - drawn.images[index]).abs().max() <= 0.5 / 255 + 1e-6
     assert singles > 50
@@ -94,10 +93,3 @@ def test_scenes_in_the_order_of_the_class_list():
             assert ordered.area[after] == scene.area[before]
             assert ordered.visible[after] == scene.visible[before]
             assert torch.equal(ordered.truth == after + 1, scene.truth == before + 1)
-
-
-def test_the_image_is_the_picture():
-    (scene,) = labelled_scenes(sample_scenes("val", 3, 1), 64, "cpu")
-    assert np.array_equal(
-        np.asarray(scene.image), (scene.picture * 255).round().byte().permute(1, 2, 0).numpy()
-    )

@@ -5,15 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from pixalign.scenes.atlas import (
-    sprites,
-)
+from pixalign.scenes.atlas import sprites
 from pixalign.scenes.render import render
-from pixalign.scenes.sample import (
-    COLOURS,
-    SceneBatch,
-    sample_scenes,
-)
+from pixalign.scenes.sample import COLOURS, SceneBatch, sample_scenes
 
 
 def composed(batch, scene, size):

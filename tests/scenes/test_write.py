@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pixalign.scenes.atlas import (
-    class_names,
-    training_shares,
-)
+from pixalign.scenes.atlas import class_names, training_shares
 from pixalign.scenes.render import render
-from pixalign.scenes.sample import (
-    attribute_captions,
-    sample_scenes,
-)
-from pixalign.scenes.write import write_scenes
+from pixalign.scenes.sample import attribute_captions, sample_scenes
+from pixalign.scenes.write import describe, write_scenes
 
 
 def test_written_scenes_can_be_read_back(tmp_path):
@@ -44,16 +38,12 @@ def test_written_scenes_can_be_read_back(tmp_path):
                 y0, x0, y1, x1 = item["box"]
                 own = mask == item["label"]
                 assert own[y0:y1, x0:x1].sum() == own.sum()
-                assert own[y0].any()
-                assert own[y1 - 1].any()
-                assert own[:, x0].any()
-                assert own[:, x1 - 1].any()
+                edges = (own[y0], own[y1 - 1], own[:, x0], own[:, x1 - 1])
+                assert all(edge.any() for edge in edges)
     assert Image.open(tmp_path / "out" / "sheet.png").width > 96
 
 
 def test_a_hidden_object_has_no_box():
-    from pixalign.scenes.write import describe
-
     batch = sample_scenes("val", 0, 1, objects=2)
     label, size = batch.labels[0, 0], batch.sizes[0, 0]
     for array, value in ((batch.labels, label), (batch.sizes, size)):

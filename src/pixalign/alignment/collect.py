@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
 from pixalign.attention import AttentionReader, Site, add_by_owner, text_layers
+from pixalign.attention.layers import CrossWeights, combine_layers
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.batching import BatchSize
@@ -63,6 +64,13 @@ class CollectedAttention:
     queries: Mapping[Site, Tensor]
     reader: AttentionReader
 
+    def combined(
+        self, sites: Sequence[Site], scheme: CrossWeights = "uniform", image: int = 0
+    ) -> Tensor:
+        """[M, h, w]: an image's weighted mean over layers, which are enlarged to the finest."""
+        maps = [self.cross[site][image] for site in sites]
+        return combine_layers(maps, text_layers(sites), scheme)
+
     def self_attention(self, *labels: str, image: int = 0) -> Tensor:
         """[h*w, h*w]: the mean over heads, passes and the layers of those names."""
         return self.reader.self_mean(*labels, image=image)
@@ -83,28 +91,18 @@ def collect(
     if query.text is not None:
         columns = columns[:, : query.text.mask.shape[1]]
     sites = tuple(dict.fromkeys((*query.cross, *query.self_labels)))
-    reader = AttentionReader(
-        sites,
-        query.self_labels,
-        len(passes.latents),
-        per_head=query.per_head,
-        keep_queries=query.keep_queries,
-    )
+    how = {"per_head": query.per_head, "keep_queries": query.keep_queries}
+    reader = AttentionReader(sites, query.self_labels, len(passes.latents), **how)
     sums: dict[Site, Tensor] = {}
     queries: dict[Site, list[Tensor]] = {}
-    shown = 0
 
     def restart() -> None:
         """Sums cannot be resumed: after a failure they start anew."""
-        nonlocal shown
-        progress.advance(-shown)
-        shown = 0
         reader.clear()
         sums.clear()
         queries.clear()
 
     def work(first: int, last: int) -> None:
-        nonlocal shown
         part = passes.batch(first, last)
         text = part.text.to(device)
         reader.columns, reader.owners = columns[text], part.image
@@ -117,11 +115,11 @@ def collect(
             add_by_owner(sums[site], maps, part.image)
         for site, kept in reader.queries.items():
             queries.setdefault(site, []).append(kept)
-        progress.advance(last - first)
-        shown += last - first
 
     with reader.attached(backbone.denoiser):
-        batch_size.each(passes.latents, len(passes), "collect", work, restart=restart)
+        batch_size.each(
+            passes.latents, len(passes), "collect", work, restart=restart, progress=progress
+        )
     joined = {site: torch.cat(parts) for site, parts in queries.items()}
     return CollectedAttention(sums, joined, reader)
 
@@ -169,8 +167,8 @@ def attention_maps(
 def images_at_once(backbone: Backbone, latents: Tensor, self_attention: str) -> int:
     """How many images like latents [1, C, h, w] are collected together: at least one."""
     labels = self_labels(backbone.sites, self_attention, False)
-    height, width = latents.shape[-2:]
-    grids = {label: site.grid((height, width)) for site, label in labels.items()}
+    latent = (latents.shape[-2], latents.shape[-1])
+    grids = {label: site.grid(latent) for site, label in labels.items()}
     held = sum((rows * columns) ** 2 for rows, columns in grids.values())
     return min(_MOST_IMAGES, max(1, _SELF_BUDGET // max(held, 1)))
 
@@ -205,10 +203,8 @@ def _matrices(collected: CollectedAttention, self_attention: str, image: int) ->
         return ()
     labels = collected.reader.self_sums
     everything = collected.self_attention(*labels, image=image)
-    if self_attention == "once":
-        return (everything,)
-    if self_attention == "twice":
-        return (everything, everything)
+    if self_attention != "up-after-all":
+        return (everything,) * (2 if self_attention == "twice" else 1)
     if "up" not in labels:
         raise ValueError("self_attention='up-after-all' needs a UNet; use 'twice' on this model")
     return everything, collected.self_attention("up", image=image)

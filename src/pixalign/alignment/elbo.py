@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -36,10 +36,10 @@ def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: 
             estimate = backbone.epsilon(part.z, part.steps, part.texts)
             end = min(first + together, last)
             errors[first:end] = (estimate - part.noise).square().mean((1, 2, 3))[: end - first]
-            progress.advance(end - first)
             first = end
 
-    batch_size.each(passes.latents, len(passes), "elbo", work, filled=backbone.compiled)
+    filled = backbone.compiled
+    batch_size.each(passes.latents, len(passes), "elbo", work, filled=filled, progress=progress)
     return errors.reshape(-1, passes.steps_each).cpu()
 
 
@@ -52,41 +52,43 @@ def fixed_size(left: int, full: int) -> int:
     return full if left > 6 * eighth else eighth
 
 
-class _ElboTexts:
-    """The ELBO texts of some images' classes, encoded once.
+class _ClassLosses:
+    """Losses of images [B, C, h, w] under the ELBO texts of their classes, encoded once.
 
     Equal texts of an image share one row, so their losses are equal to the last bit.
     """
 
     def __init__(
-        self, backbone: Backbone, plans: Sequence[PromptPlan], device: torch.device
-    ) -> None:
-        self.backbone, self.plans = backbone, plans
-        self.rows = [
-            (image, text) for image, plan in enumerate(plans) for text in _distinct(plan.elbo_texts)
-        ]
-        distinct = _distinct(text for _, text in self.rows)
-        place = torch.tensor([distinct.index(text) for _, text in self.rows])
-        self.encoded = backbone.encode_text(distinct)[place.to(device)]
-
-    def losses(
         self,
+        backbone: Backbone,
         latents: Tensor,
-        images: Sequence[int],
-        timesteps: Sequence[NoisedTimesteps],
+        plans: Sequence[PromptPlan],
         batch_size: BatchSize,
         progress: Progress,
-    ) -> list[Tensor]:
-        """Losses float32 [N, T] of some of the images [B, C, h, w], each at its timesteps."""
+    ) -> None:
+        self.backbone, self.latents, self.plans = backbone, latents, plans
+        self.batch_size, self.progress = batch_size, progress
+        self.rows = [
+            (image, text)
+            for image, plan in enumerate(plans)
+            for text in dict.fromkeys(plan.elbo_texts)
+        ]
+        distinct = list(dict.fromkeys(text for _, text in self.rows))
+        place = torch.tensor([distinct.index(text) for _, text in self.rows])
+        self.texts = backbone.encode_text(distinct)[place.to(latents.device)]
+
+    def at(self, images: Sequence[int], timesteps: Sequence[NoisedTimesteps]) -> list[Tensor]:
+        """float32 [N, T] of some of the images, each at its timesteps."""
         kept = [row for row, (image, _) in enumerate(self.rows) if image in images]
         owners = torch.tensor([images.index(self.rows[row][0]) for row in kept])
-        texts = self.encoded[torch.tensor(kept).to(latents.device)]
-        chosen = latents[torch.tensor(images).to(latents.device)]
-        passes = Passes(chosen, texts, owners, NoisedTimesteps.concatenate(timesteps))
-        found = losses(self.backbone, passes, batch_size, progress)
+        chosen, own = (torch.tensor(index).to(self.latents.device) for index in (images, kept))
+        noised = NoisedTimesteps.concatenate(timesteps)
+        passes = Passes(self.latents[chosen], self.texts[own], owners, noised)
+        by_row = losses(self.backbone, passes, self.batch_size, self.progress)
         place = {self.rows[row]: index for index, row in enumerate(kept)}
         return [
-            found[[place[image, text] for text in self.plans[image].elbo_texts]] for image in images
+            by_row[[place[image, text] for text in self.plans[image].elbo_texts]]
+            for image in images
         ]
 
 
@@ -99,8 +101,8 @@ def class_losses(
     progress: Progress,
 ) -> list[Tensor]:
     """Each image's losses float32 [N, T] under the ELBO texts of its classes."""
-    texts = _ElboTexts(backbone, plans, latents.device)
-    return texts.losses(latents, range(len(plans)), timesteps, batch_size, progress)
+    of = _ClassLosses(backbone, latents, plans, batch_size, progress)
+    return of.at(range(len(plans)), timesteps)
 
 
 def class_scores(
@@ -123,47 +125,27 @@ def class_scores(
     count = len(timesteps[0].steps)
     visited = [list(range(count))] if tolerance is None else stages(count, config.elbo_stage)
     seen: list[list[int]] = [[] for _ in plans]
-    found: list[list[Tensor]] = [[] for _ in plans]
-    texts = _ElboTexts(backbone, plans, latents.device)
-    open_ = list(range(len(plans)))
+    losses = [torch.empty(len(plan.elbo_texts), count) for plan in plans]
+    measured = _ClassLosses(backbone, latents, plans, batch_size, progress)
+    going = list(range(len(plans)))
+
+    def settled(image: int) -> bool:
+        places = seen[image]
+        known = losses[image][:, places], weights[image][places]
+        return tolerance is not None and not expected_change(*known, gamma, centred) >= tolerance
+
     for stage in visited:
-        here = [timesteps[image].at(stage) for image in open_]
-        parts = texts.losses(latents, open_, here, batch_size, progress)
-        for image, part in zip(open_, parts, strict=True):
+        parts = measured.at(going, [timesteps[image].at(stage) for image in going])
+        for image, part in zip(going, parts, strict=True):
             seen[image] += stage
-            found[image].append(part)
-        if tolerance is not None:
-            open_ = [
-                image
-                for image in open_
-                if expected_change(
-                    torch.cat(found[image], 1), weights[image][seen[image]], gamma, centred
-                )
-                >= tolerance
-            ]
-        if not open_:
+            losses[image][:, stage] = part
+        going = [image for image in going if not settled(image)]
+        if not going:
             break
-    return [
-        _scores(torch.cat(parts, 1), places, weight, noised, gamma)
-        for parts, places, weight, noised in zip(found, seen, weights, timesteps, strict=True)
-    ]
-
-
-def _scores(
-    losses: Tensor, places: list[int], weights: Tensor, noised: NoisedTimesteps, gamma: float
-) -> Scores:
-    """Scores of losses [N, T] at some of the timesteps, put into their order."""
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    at = [places[index] for index in order]
-    own = losses[:, order]
-    bounds = weighted_elbo(own, weights[at] / weights[at].sum())
-    return Scores(
-        losses=own,
-        elbo=bounds.float(),
-        scores=alignment_scores(bounds, gamma),
-        timesteps=tuple(noised.steps.time[at].tolist()),
-    )
-
-
-def _distinct(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
+    scores = []
+    for own, places, weight, noised in zip(losses, seen, weights, timesteps, strict=True):
+        at = sorted(places)
+        bounds = weighted_elbo(own[:, at], weight[at] / weight[at].sum())
+        times = tuple(noised.steps.time[at].tolist())
+        scores.append(Scores(own[:, at], bounds.float(), alignment_scores(bounds, gamma), times))
+    return scores

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pixalign.alignment.calibrate import calibrate, exponents
+from pixalign.alignment.request import EncodedImage
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
-from pixalign.core.values import Phrase, TextCondition
+from pixalign.core.values import Phrase, Scores, Size, TextCondition
 from pixalign.diffusion.schedule import Schedule, Steps
 from pixalign.diffusion.timesteps import positions
 from pixalign.text.prompts import Classes, Prompt, as_phrases, canonical_order, locate, split
@@ -46,6 +48,53 @@ class NoisedTimesteps:
             return self
         index = torch.tensor(indices)
         return NoisedTimesteps(self.steps[index], self.noise[index.to(self.noise.device)])
+
+
+@dataclass(frozen=True)
+class AlignmentTask:
+    """A picture and all that is decided before its attention is read.
+
+    ``plan`` holds the classes, ``prompts`` the texts under which the picture is shown, at
+    ``timesteps`` once they are drawn. Without ``scores`` nothing is calibrated. ``targets`` uint8
+    [N, H, W] are a supervised method's: 0, 1, and 255 where nothing is known.
+    """
+
+    encoded: EncodedImage
+    plan: PromptPlan
+    caption: str | None
+    prompts: tuple[Prompt, ...]
+    config: AlignConfig
+    scores: Scores | None = None
+    targets: Tensor | None = None
+    timesteps: NoisedTimesteps | None = None
+
+    @property
+    def size(self) -> Size:
+        """The picture's (height, width)."""
+        return self.encoded.image.height, self.encoded.image.width
+
+    @property
+    def latent(self) -> Size:
+        """The latent's (height, width)."""
+        return self.encoded.latents.shape[-2], self.encoded.latents.shape[-1]
+
+    @property
+    def noised(self) -> NoisedTimesteps:
+        """The timesteps, which are drawn by now."""
+        assert self.timesteps is not None
+        return self.timesteps
+
+    @property
+    def powers(self) -> Tensor | None:
+        """float32 [N]: the exponents of the classes' cross maps."""
+        if self.scores is None:
+            return None
+        return exponents(self.scores.scores, bool(self.config.centred))
+
+    def calibrated(self, cross: Tensor, first: int = 0) -> Tensor:
+        """minmax(h) ** (1 / S) of maps h [n, h, w] from a class on; without scores, h itself."""
+        powers = self.powers
+        return cross if powers is None else calibrate(cross, powers[first : first + len(cross)])
 
 
 @dataclass(frozen=True)
@@ -109,10 +158,18 @@ def plan_prompts(
 ) -> PromptPlan:
     """Compose or search the prompts; every text is read whole or refused."""
     phrases = as_phrases(classes)
+    whole = config.class_tokens == "phrase"
     if caption is None:
-        prompts = _composed_prompts(backbone, phrases, config)
+        given = config.prompt_order == "given"
+        order = list(range(len(phrases))) if given else canonical_order(phrases)
+        prompts = split(phrases, order, config.template, backbone.fits, whole)
     else:
-        prompts = [_captioned_prompt(backbone, phrases, caption, config)]
+        prompts = [locate(phrases, caption, whole)]
+        if not backbone.fits(prompts[0].text):
+            raise ValueError(
+                f"the caption is longer than the model's text encoder reads: {caption!r}; "
+                "shorten it or leave it out"
+            )
     texts = []
     for phrase in phrases if config.calibrated else ():
         words = Phrase(phrase.phrase if config.elbo_text == "phrase" else phrase.name)
@@ -120,24 +177,11 @@ def plan_prompts(
     return PromptPlan(phrases, tuple(prompts), tuple(texts))
 
 
-def _composed_prompts(
-    backbone: Backbone, phrases: tuple[Phrase, ...], config: AlignConfig
-) -> list[Prompt]:
-    given = config.prompt_order == "given"
-    order = list(range(len(phrases))) if given else canonical_order(phrases)
-    return split(phrases, order, config.template, backbone.fits, config.class_tokens == "phrase")
-
-
-def _captioned_prompt(
-    backbone: Backbone, phrases: tuple[Phrase, ...], caption: str, config: AlignConfig
-) -> Prompt:
-    prompt = locate(phrases, caption, config.class_tokens == "phrase")
-    if not backbone.fits(prompt.text):
-        raise ValueError(
-            f"the caption is longer than the model's text encoder reads: {caption!r}; "
-            "shorten it or leave it out"
-        )
-    return prompt
+def fresh_noise(count: int, latents: Tensor, generator: torch.Generator) -> Tensor:
+    """Noise float32 [count, C, h, w] for latents [1, C, h, w], drawn where the generator is."""
+    shape = (count, *latents.shape[1:])
+    noise = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
+    return noise.to(latents.device)
 
 
 def plan_timesteps(
@@ -148,33 +192,17 @@ def plan_timesteps(
     Noise is drawn first, for collecting and then for the ELBO, and random timesteps after it:
     so collecting sees the same noise whether or not an ELBO follows.
     """
-    shape = latents.shape[1:]
-    counts = (
-        [config.collect_count, config.elbo_count] if config.calibrated else [config.collect_count]
-    )
-    noise = [
-        torch.randn(
-            (count, *shape), generator=generator, device=generator.device, dtype=torch.float32
-        )
-        for count in counts
-    ]
+    counts = (config.collect_count, config.elbo_count)[: 1 + config.calibrated]
+    noises = [fresh_noise(count, latents, generator) for count in counts]
 
-    def steps(
-        strategy: str | None,
-        count: int,
-        bounds: tuple[float, float] | None,
-        indices: tuple[int, ...] | None,
-    ) -> Steps:
+    def noised(kind: str, noise: Tensor) -> NoisedTimesteps:
+        indices = getattr(config, f"{kind}_timesteps")
         if indices is not None:
-            return schedule.at_indices(indices)
+            return NoisedTimesteps(schedule.at_indices(indices), noise)
+        strategy, bounds = (getattr(config, f"{kind}_{what}") for what in ("strategy", "range"))
         assert strategy is not None, "the config must be resolved"
-        return schedule.at_positions(positions(strategy, count, bounds, generator))
+        places = positions(strategy, len(noise), bounds, generator)
+        return NoisedTimesteps(schedule.at_positions(places), noise)
 
-    collecting = steps(
-        config.collect_strategy, counts[0], config.collect_range, config.collect_timesteps
-    )
-    collect = NoisedTimesteps(collecting, noise[0].to(latents.device))
-    if not config.calibrated:
-        return collect, None
-    scoring = steps(config.elbo_strategy, counts[1], config.elbo_range, config.elbo_timesteps)
-    return collect, NoisedTimesteps(scoring, noise[1].to(latents.device))
+    collecting = noised("collect", noises[0])
+    return collecting, noised("elbo", noises[1]) if config.calibrated else None

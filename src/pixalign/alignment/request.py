@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,22 +54,34 @@ def encode_image(backbone: Backbone, image: ImageLike | EncodedImage, resize: st
 
 @dataclass(frozen=True)
 class Request:
-    """Images with their classes and captions; ``many`` says whether a list was given."""
+    """Images, and what is given for each; ``many`` says whether a list of them was."""
 
     many: bool
     images: list[Any]
     classes: list[Any]
     captions: list[str | None]
+    scores: list[Any]
+    target_masks: list[Any]
 
     @classmethod
-    def read(cls, image: Any, classes: Any, caption: Any, seed: int) -> Request:
+    def read(cls, image: Any, classes: Any, caption: Any, scores: Any, masks: Any) -> Request:
         """A list of images takes one list of classes and one caption for all, or one each."""
-        if not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
         many = isinstance(image, list | tuple)
         images = list(image) if many else [image]
-        captions = _captions(caption if many else [caption], len(images))
-        return cls(many, images, _classes(classes, len(images)) if many else [classes], captions)
+        texts = caption if many and isinstance(caption, list | tuple) else [caption] * len(images)
+        captions, scores, masks = (
+            _one_each(values, what, len(images))
+            for values, what in (
+                (texts, "captions"),
+                (scores if many else [scores], "scores"),
+                (masks if many else [masks], "target_masks"),
+            )
+        )
+        for text in captions:
+            if text is not None and not isinstance(text, str):
+                raise ValueError(f"caption is {text!r}; allowed: a text or None")
+        by_image = _classes(classes, len(images)) if many else [classes]
+        return cls(many, images, by_image, captions, scores, masks)
 
     def check_files(self) -> None:
         """Raise as reading it would where an image is a path and there is no such file."""
@@ -77,9 +89,13 @@ class Request:
             if isinstance(item, str | os.PathLike) and not Path(item).is_file():
                 read_image(item)
 
-    def answer(self, results: Sequence[Any]) -> Any:
-        """The results as they were asked for: a list, or the only one."""
-        return list(results) if self.many else results[0]
+
+def _one_each(values: Any, what: str, count: int) -> list[Any]:
+    """A value for each image; None stands for none at all."""
+    items = [None] * count if values is None else list(values)
+    if len(items) != count:
+        raise ValueError(f"{len(items)} {what} for {count} images")
+    return items
 
 
 def _classes(classes: Any, count: int) -> list[Any]:
@@ -89,17 +105,4 @@ def _classes(classes: Any, count: int) -> list[Any]:
     items = list(classes)
     if not items or any(isinstance(item, str | Phrase) for item in items):
         return [items] * count
-    if len(items) != count:
-        raise ValueError(f"{len(items)} class lists for {count} images")
-    return items
-
-
-def _captions(caption: Any, count: int) -> list[str | None]:
-    """One caption for all images, or a list of one for each."""
-    captions = list(caption) if isinstance(caption, list | tuple) else [caption] * count
-    if len(captions) != count:
-        raise ValueError(f"{len(captions)} captions for {count} images")
-    for one in captions:
-        if one is not None and not isinstance(one, str):
-            raise ValueError(f"caption is {one!r}; allowed: a text or None")
-    return captions
+    return _one_each(items, "class lists", count)

@@ -19,17 +19,28 @@ from torch import Tensor
 
 from pixalign.alignment.calibrate import exponents
 from pixalign.alignment.heatmaps import activation
-from pixalign.alignment.plan import NoisedTimesteps, PromptPlan
-from pixalign.alignment.request import EncodedImage
+from pixalign.alignment.plan import AlignmentTask
 from pixalign.config import AlignConfig
 from pixalign.core.files import make_folder, slug, write_json
 from pixalign.core.provenance import versions
 from pixalign.core.values import Phrase, Scores
 from pixalign.pictures import drawing as viz
 from pixalign.pictures.saving import mask_image, write_png
-from pixalign.text.prompts import Prompt
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class MethodOutput:
+    """Heatmaps float32 [N, H, W] on the CPU, and the uncalibrated cross maps [N, h, w].
+
+    ``layers`` says for the record which layers were read and how they count.
+    """
+
+    heatmaps: Tensor
+    cross: Tensor
+    layers: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,22 +116,20 @@ class Alignment:
     def to_dict(self, threshold: float | None = None) -> dict[str, Any]:
         """Everything but the pixels, as JSON-able values."""
         shares = self.shares(threshold)
-        rows = []
-        for index, phrase in enumerate(self.phrases):
-            elbo = float(self.elbo[index])
-            rows.append(
-                {
-                    "label": index + 1,
-                    "name": phrase.name,
-                    "phrase": phrase.phrase,
-                    "score": float(self.scores[index]),
-                    "exponent": float(self.exponents[index]),
-                    "elbo": elbo if np.isfinite(elbo) else None,
-                    "losses": self.losses[index].tolist(),
-                    "pixel_share": float(shares[index + 1]),
-                    "heatmap": self._heatmap_name(index),
-                }
-            )
+        rows = [
+            {
+                "label": index + 1,
+                "name": phrase.name,
+                "phrase": phrase.phrase,
+                "score": float(self.scores[index]),
+                "exponent": float(self.exponents[index]),
+                "elbo": float(self.elbo[index]) if np.isfinite(self.elbo[index]) else None,
+                "losses": self.losses[index].tolist(),
+                "pixel_share": float(shares[index + 1]),
+                "heatmap": self._heatmap_name(index),
+            }
+            for index, phrase in enumerate(self.phrases)
+        ]
         return {
             "image": {"width": self.image.width, "height": self.image.height},
             "classes": rows,
@@ -176,45 +185,35 @@ def _listed_heatmaps(path: Path) -> set[str]:
 
 
 def conclude(
-    encoded: EncodedImage,
-    plan: PromptPlan,
-    shown: tuple[Sequence[Prompt], NoisedTimesteps],
-    scores: Scores,
-    maps: tuple[Tensor, Tensor],
-    config: AlignConfig,
-    notes: Sequence[str],
-    record: Mapping[str, Any],
+    task: AlignmentTask, output: MethodOutput, notes: Sequence[str], record: Mapping[str, Any]
 ) -> Alignment:
-    """The result of an image that was ``shown`` under some prompts at some timesteps.
+    """The result of a task.
 
-    ``maps`` are the combined cross-attention [N, h, w], by which classes that activate nothing are
-    named in the warnings after the ``notes``, and the heatmaps [N, H, W]. What the provenance says
-    begins with the ``record``.
+    The warnings are the ``notes``, the method's own, and the classes that activate nothing. What
+    the provenance says begins with the ``record``.
     """
-    combined, heatmaps = maps
-    prompts, noised = shown
+    plan, config, steps = task.plan, task.config, task.noised.steps
+    scores = task.scores or Scores.neutral(len(plan.phrases))
     assert config.min_peak_ratio is not None
+    weak = _weak_classes(plan.phrases, output.cross, config.min_peak_ratio)
     return Alignment(
-        image=encoded.image,
+        image=task.encoded.image,
         phrases=plan.phrases,
         losses=scores.losses.numpy(),
         elbo=scores.elbo.numpy(),
         scores=scores.scores.numpy(),
-        heatmaps=heatmaps.numpy(),
+        heatmaps=output.heatmaps.numpy(),
         config=config,
-        warnings=(*notes, *_weak_classes(plan.phrases, combined, config.min_peak_ratio)),
+        warnings=(*notes, *output.warnings, *weak),
         provenance={
             **record,
-            "prompts": [prompt.text for prompt in prompts],
-            "timesteps": {
-                "collect": noised.steps.time.tolist(),
-                "elbo": list(scores.timesteps),
-            },
+            "prompts": [prompt.text for prompt in task.prompts],
+            "timesteps": {"collect": steps.time.tolist(), "elbo": list(scores.timesteps)},
             "forwards": {
-                "collect": len(prompts) * len(noised.steps),
+                "collect": len(task.prompts) * len(steps),
                 "elbo": len(set(plan.elbo_texts)) * len(scores.timesteps),
             },
-            "source": encoded.source,
+            "source": task.encoded.source,
             "versions": versions(),
         },
     )

@@ -54,13 +54,6 @@ class WordMaps:
         mean = self.steps.mean(0)
         return minmax(resize(mean, size) if size else mean, (2, 3))
 
-    def _begin(self) -> None:
-        self.timesteps, self._steps = [], []
-
-    def _add(self, timestep: float, maps: Tensor) -> None:
-        self.timesteps.append(timestep)
-        self._steps.append(maps.float().cpu())
-
 
 @contextmanager
 def capture(
@@ -94,9 +87,7 @@ class _Recorder:
         prompt: str | Sequence[str] | None,
         cross_weights: CrossWeights,
     ) -> None:
-        self.backbone = backbone
-        self.words = words
-        self.prompt = prompt
+        self.backbone, self.words, self.prompt = backbone, words, prompt
         self.cross_weights = cross_weights
         self.maps = WordMaps(tuple(word.name for word in words))
         self.sites = tuple(site for site in backbone.sites if site.reads_text)
@@ -106,18 +97,18 @@ class _Recorder:
     @contextmanager
     def attached(self) -> Iterator[None]:
         pipe, denoiser = self.backbone.pipe, self.backbone.denoiser
-        shadowed = "encode_prompt" in vars(pipe)
         original = pipe.encode_prompt
         with ExitStack() as undo:
-            pipe.encode_prompt = self._listening(original)
-            if shadowed:
+            if "encode_prompt" in vars(pipe):
                 undo.callback(setattr, pipe, "encode_prompt", original)
             else:
                 undo.callback(delattr, pipe, "encode_prompt")
-            before = denoiser.register_forward_pre_hook(self._before, with_kwargs=True)
-            undo.callback(before.remove)
-            after = denoiser.register_forward_hook(self._after, with_kwargs=True)
-            undo.callback(after.remove)
+            pipe.encode_prompt = self._listening(original)
+            for handle in (
+                denoiser.register_forward_pre_hook(self._before, with_kwargs=True),
+                denoiser.register_forward_hook(self._after, with_kwargs=True),
+            ):
+                undo.callback(handle.remove)
             undo.enter_context(self.reader.attached(denoiser))
             yield
 
@@ -162,19 +153,14 @@ class _Recorder:
                     "the model reads"
                 )
         self.columns = torch.stack(matrices).repeat_interleave(images // len(prompts), 0)
-        self.maps._begin()
+        self.maps.timesteps, self.maps._steps = [], []
 
     def _matrix(self, text: str, length: int, streams: list[TextStream]) -> Tensor:
         """[length, words] averaging matrix of one prompt, zeros for words it lacks."""
         prompt = find(self.words, text)
         columns = self.backbone.columns(prompt, length, streams)
-        read = [place for place, found in enumerate(columns) if found]
-        spans = TokenSpans(
-            prompt=prompt.text,
-            classes=tuple(prompt.classes[place] for place in read),
-            columns=tuple(columns[place] for place in read),
-            length=length,
-        )
+        classes = tuple(c for c, own in zip(prompt.classes, columns, strict=True) if own)
+        spans = TokenSpans(prompt.text, classes, tuple(filter(None, columns)), length)
         return spans.averaging_matrix(len(self.words))
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -207,4 +193,5 @@ class _Recorder:
             text_layers(self.sites),
             self.cross_weights,
         )
-        self.maps._add(float(torch.as_tensor(timestep).flatten()[0]), combined)
+        self.maps.timesteps.append(float(torch.as_tensor(timestep).flatten()[0]))
+        self.maps._steps.append(combined.float().cpu())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,16 +40,32 @@ def network_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     return latents
 
 
+class LayerInputs(NamedTuple):
+    """Hidden states, text and mask with which an attention layer is called."""
+
+    hidden: Tensor
+    text: Tensor | None
+    mask: Tensor | None
+
+    def rows(self, rows: Tensor | slice) -> LayerInputs:
+        """Some rows of the batch."""
+        return LayerInputs(
+            self.hidden[rows],
+            None if self.text is None else self.text[rows],
+            None if self.mask is None else self.mask[rows],
+        )
+
+
 def layer_inputs(
     hidden_states: Tensor,
     encoder_hidden_states: Tensor | tuple[Tensor, ...] | None = None,
     attention_mask: Tensor | None = None,
     **_: object,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Hidden states, text and mask with which an attention layer was called."""
+) -> LayerInputs:
+    """The arguments of an attention layer of diffusers."""
     if isinstance(encoder_hidden_states, tuple):  # (text, image prompts) of an adapter
         encoder_hidden_states = encoder_hidden_states[0]
-    return hidden_states, encoder_hidden_states, attention_mask
+    return LayerInputs(hidden_states, encoder_hidden_states, attention_mask)
 
 
 class _Reached(Exception):

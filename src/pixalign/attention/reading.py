@@ -18,7 +18,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from pixalign.attention import fused
-from pixalign.attention.hooks import layer_inputs, watched
+from pixalign.attention.hooks import LayerInputs, layer_inputs, watched
 from pixalign.attention.sites import Site
 from pixalign.core.values import Size
 
@@ -94,16 +94,12 @@ class AttentionReader:
     def _hook(self, site: Site) -> Any:
         def observe(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self.columns is not None:
-                self._observe(site, *layer_inputs(*args, **kwargs))
+                self._observe(site, self.columns, layer_inputs(*args, **kwargs).rows(self.rows))
 
         return observe
 
-    def _observe(
-        self, site: Site, hidden: Tensor, encoder: Tensor | None, mask: Tensor | None
-    ) -> None:
-        hidden = hidden[self.rows]
-        encoder = encoder[self.rows] if encoder is not None else None
-        mask = mask[self.rows] if mask is not None else None
+    def _observe(self, site: Site, columns: Tensor, inputs: LayerInputs) -> None:
+        hidden, encoder, mask = inputs
         if self.text is not None and site.kind == "cross":
             encoder, mask = self.text.to(hidden), self.text_mask
         query, key = queries_and_keys(site.module, hidden, encoder)
@@ -112,40 +108,24 @@ class AttentionReader:
         images = query.shape[2] if site.reads_image else 0
         label = self.self_labels.get(site)
         owners = torch.zeros(len(query), dtype=torch.long) if self.owners is None else self.owners
+        if label is not None:
+            self._count(label, owners)
         denominators = None
         if label is not None and mask is None and fused.usable(query):
             denominators = self._add_fused(label, site, query, key, owners)
             # What is left to read are the text's columns of a joint site, which come last.
             key, images, label = key[:, :, images:], 0, None
-        if site.reads_text or label is not None:
-            self._observe_pieces(site, label, query, key, mask, denominators, images, owners)
-
-    def _observe_pieces(
-        self,
-        site: Site,
-        label: str | None,
-        query: Tensor,
-        key: Tensor,
-        mask: Tensor | None,
-        denominators: Tensor | None,
-        images: int,
-        owners: Tensor,
-    ) -> None:
-        """Read the text's columns, and add the ``images`` columns before them under a label."""
+        if not site.reads_text and label is None:
+            return
         cross = []
-        pieces = _probabilities(site.module, query, key, mask, denominators)
-        for batch, rows, heads in pieces:
+        for batch, rows, heads in _probabilities(site.module, query, key, mask, denominators):
             mean = heads.mean(1, keepdim=True)
             if site.reads_text:
-                assert self.columns is not None
-                columns = self.columns[batch, None].to(heads)
                 read = heads if self.per_head else mean
-                cross.append((batch, rows, read[..., images:] @ columns))
+                cross.append((batch, rows, read[..., images:] @ columns[batch, None].to(heads)))
             if label is not None:
                 total = self._self_total(label, mean, images)
                 add_by_owner(total[:, rows], mean[:, 0, :, :images], owners[batch])
-        if label is not None:
-            self._count(label, owners)
         if site.reads_text:
             maps = _assemble(cross, len(query), query.shape[2])  # [B, heads or 1, h*w, N]
             height, width = site.grid(self._latent)
@@ -167,7 +147,6 @@ class AttentionReader:
                 fused.add_head_means(
                     total[owner], query[part], key[part, :, :count], denominators[part], scale
                 )
-        self._count(label, owners)
         return denominators
 
     def _self_total(self, label: str, like: Tensor, count: int) -> Tensor:
@@ -203,10 +182,7 @@ def queries_and_keys(
     self-attention, and [image; text] for joint attention.
     """
     attn: Any = module
-    if hidden.ndim == 4:  # a bare attention block of a UNet
-        hidden = hidden.flatten(2).transpose(1, 2)
-    if attn.group_norm is not None:
-        hidden = attn.group_norm(hidden.transpose(1, 2)).transpose(1, 2)
+    hidden = image_tokens(attn, hidden)
     joint = encoder is not None and attn.add_k_proj is not None
     query = heads(attn.to_q(hidden), attn.heads)
     query = query if attn.norm_q is None else attn.norm_q(query)
@@ -218,10 +194,24 @@ def queries_and_keys(
     return query, key
 
 
+def image_tokens(attn: Any, hidden: Tensor) -> Tensor:
+    """What a layer projects of its input: [B, P, D], normalised where it does so itself."""
+    if hidden.ndim == 4:  # a bare attention block of a UNet
+        hidden = hidden.flatten(2).transpose(1, 2)
+    if attn.group_norm is not None:
+        hidden = attn.group_norm(hidden.transpose(1, 2)).transpose(1, 2)
+    return hidden
+
+
+def text_tokens(attn: Any, text: Tensor) -> Tensor:
+    """The same of its text."""
+    tokens: Tensor = text if attn.norm_cross is None else attn.norm_encoder_hidden_states(text)
+    return tokens
+
+
 def cross_keys(module: nn.Module, text: Tensor) -> Tensor:
     """The keys [B, heads, L, d] of embeddings [B, L, D] in a cross-attention layer."""
-    attn: Any = module
-    return _keys(attn, text if attn.norm_cross is None else attn.norm_encoder_hidden_states(text))
+    return _keys(module, text_tokens(module, text))
 
 
 def _keys(attn: Any, source: Tensor) -> Tensor:

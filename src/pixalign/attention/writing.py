@@ -18,8 +18,8 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from pixalign.attention.hooks import layer_inputs, watched
-from pixalign.attention.reading import heads, queries_and_keys
+from pixalign.attention.hooks import LayerInputs, layer_inputs, watched
+from pixalign.attention.reading import heads, image_tokens, queries_and_keys, text_tokens
 from pixalign.attention.sites import Site
 from pixalign.core.values import Size
 
@@ -66,43 +66,31 @@ class AttentionWriter:
             hidden = output[0] if isinstance(output, tuple) else output
             inputs = layer_inputs(*args, **kwargs)
             rows = self.targets.to(hidden.device)
-            sources, targets = (_rows(inputs, r) for r in (self.sources.to(hidden.device), rows))
-            attended = self._attended(site, sources, targets, image)
-            new = _projected(module, attended, targets[0]).to(hidden.dtype)
+            sources, targets = inputs.rows(self.sources.to(hidden.device)), inputs.rows(rows)
+            attended = self._attended(site, sources, targets)
+            new = _projected(module, attended, targets.hidden).to(hidden.dtype)
             # A clone keeps the memory's layout, by which later layers round the other rows.
             written = hidden.clone().index_copy_(0, rows, new)
             return (written, *output[1:]) if isinstance(output, tuple) else written
 
         return write
 
-    def _attended(self, site: Site, sources: _Inputs, targets: _Inputs, image: bool) -> Tensor:
+    def _attended(self, site: Site, sources: LayerInputs, targets: LayerInputs) -> Tensor:
         """The targets' new attention output [n, heads, P, d]."""
-        value = _values(site.module, *targets[:2])
-        source = _Look.of(site, *sources)
+        value = _values(site.module, targets.hidden, targets.text)
+        source = _Look.of(site, sources)
         if site.kind == "self":
             return source.attend(value)
-        target = _Look.of(site, *targets)
+        target = _Look.of(site, targets)
         images = target.query.shape[2] if site.kind == "joint" else 0
         before, own = source.text_probabilities(images), target.text_probabilities(images)
-        edit = self.edit or _as_they_are
-        new = edit(before, own, site.grid(self._latent)) @ value[:, :, images:].to(own)
+        edited = own if self.edit is None else self.edit(before, own, site.grid(self._latent))
+        new = edited @ value[:, :, images:].to(own)
         if images:
-            look, text = (source, before) if image else (target, own)
+            look, text = (source, before) if site in self.replaced else (target, own)
             rest = 1 - text.sum(-1, keepdim=True)
             new = new + rest * look.first(images).attend(value[:, :, :images])
         return new
-
-
-_Inputs = tuple[Tensor, Tensor | None, Tensor | None]  # hidden states, text, mask
-
-
-def _rows(inputs: _Inputs, rows: Tensor) -> _Inputs:
-    hidden, encoder, mask = inputs
-    return (
-        hidden[rows],
-        None if encoder is None else encoder[rows],
-        None if mask is None else mask[rows],
-    )
 
 
 @dataclass(frozen=True)
@@ -119,13 +107,13 @@ class _Look:
     scale: float
 
     @classmethod
-    def of(cls, site: Site, hidden: Tensor, encoder: Tensor | None, mask: Tensor | None) -> _Look:
+    def of(cls, site: Site, inputs: LayerInputs) -> _Look:
         """What a site's own weights make of its input."""
-        query, key = queries_and_keys(site.module, hidden, encoder)
+        query, key = queries_and_keys(site.module, inputs.hidden, inputs.text)
+        mask = None if site.kind == "joint" else inputs.mask
         if mask is not None:
             mask = mask.reshape(len(query), 1, -1, key.shape[2]).to(query.dtype)
-        scale = float(site.module.scale)  # type: ignore[arg-type]
-        return cls(query, key, None if site.kind == "joint" else mask, scale)
+        return cls(query, key, mask, float(site.module.scale))  # type: ignore[arg-type]
 
     def first(self, count: int) -> _Look:
         """The same look at the first keys only."""
@@ -159,17 +147,13 @@ class _Look:
 def _values(module: nn.Module, hidden: Tensor, encoder: Tensor | None) -> Tensor:
     """Values [B, heads, K, d] that belong to the keys of `queries_and_keys`."""
     attn: Any = module
-    if hidden.ndim == 4:  # a bare attention block of a UNet
-        hidden = hidden.flatten(2).transpose(1, 2)
-    if attn.group_norm is not None:
-        hidden = attn.group_norm(hidden.transpose(1, 2)).transpose(1, 2)
+    hidden = image_tokens(attn, hidden)
     if encoder is None:
         return heads(attn.to_v(hidden), attn.heads)
     if attn.add_v_proj is not None:
         parts = [attn.to_v(hidden), attn.add_v_proj(encoder)]
         return torch.cat([heads(part, attn.heads) for part in parts], dim=2)
-    text = encoder if attn.norm_cross is None else attn.norm_encoder_hidden_states(encoder)
-    return heads(attn.to_v(text), attn.heads)
+    return heads(attn.to_v(text_tokens(attn, encoder)), attn.heads)
 
 
 def _projected(module: nn.Module, attended: Tensor, hidden: Tensor) -> Tensor:
@@ -184,7 +168,3 @@ def _projected(module: nn.Module, attended: Tensor, hidden: Tensor) -> Tensor:
         output = output + hidden
     projected: Tensor = output / attn.rescale_output_factor
     return projected
-
-
-def _as_they_are(source: Tensor, target: Tensor, grid: Size) -> Tensor:
-    return target

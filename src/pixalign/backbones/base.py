@@ -185,10 +185,8 @@ class Backbone(ABC):
     @torch.no_grad()
     def encode_text(self, prompts: Sequence[str]) -> TextCondition:
         """Conditional embeddings of the prompts, as the pipeline itself computes them."""
-        parts = [
-            self._encode_text(list(prompts[first : first + _TEXT_BATCH]))
-            for first in range(0, len(prompts), _TEXT_BATCH)
-        ]
+        starts = range(0, len(prompts), _TEXT_BATCH)
+        parts = [self._encode_text(list(prompts[first : first + _TEXT_BATCH])) for first in starts]
         return self._in_dtype(TextCondition.concatenate(parts))
 
     @torch.no_grad()
@@ -228,21 +226,16 @@ class Backbone(ABC):
         Without ``streams``, those of all encoders that are there.
         """
         streams = [s for s in self.streams if s.loaded] if streams is None else list(streams)
-        for stream in streams:
-            self._check_plain(prompt.text, stream.tokenizer)
+        convert = getattr(self.pipe, "maybe_convert_prompt", lambda text, tokenizer: text)
+        if any(convert(prompt.text, stream.tokenizer) != prompt.text for stream in streams):
+            raise ValueError(
+                f"{prompt.text!r} holds a textual inversion of several vectors; the columns of "
+                "its words cannot be told"
+            )
         return tuple(
             tuple(sorted(set().union(*(s.columns(prompt.text, spans, length) for s in streams))))
             for spans in prompt.spans
         )
-
-    def _check_plain(self, text: str, tokenizer: Any) -> None:
-        """The pipeline must read the text itself, not an expansion of it."""
-        convert = getattr(self.pipe, "maybe_convert_prompt", None)
-        if convert is not None and convert(text, tokenizer) != text:
-            raise ValueError(
-                f"{text!r} holds a textual inversion of several vectors; the columns of its words "
-                "cannot be told"
-            )
 
     def compile(self, backend: str = "inductor") -> None:
         """Let `epsilon` run a compiled copy of the network's code; its weights stay shared.
@@ -256,25 +249,21 @@ class Backbone(ABC):
         """Whether `epsilon` runs compiled code."""
         return self._compiled is not None
 
-    def output(
-        self, z: Tensor, steps: Steps, text: TextCondition, *, network: Any = None
-    ) -> Tensor:
+    def output(self, z: Tensor, steps: Steps, text: TextCondition, network: Any = None) -> Tensor:
         """The network's output at noised latents [B, C, h, w], steps [B], texts [B]: float32.
 
         Gradients flow to the latents and the texts where they are asked for.
         """
-        time = steps.time.float().to(z.device)
         asked = self.denoiser if network is None else network
-        output = self.forward(asked, z.to(self.dtype), time, text)
-        return output.float()
+        time = steps.time.float().to(z.device)
+        return self.forward(asked, z.to(self.dtype), time, text).float()
 
     @torch.no_grad()
-    def predict(
-        self, z: Tensor, steps: Steps, text: TextCondition, *, network: Any = None
-    ) -> Tensor:
+    def predict(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
         """`output` without gradients."""
-        return self.output(z, steps, text, network=network)
+        return self.output(z, steps, text)
 
+    @torch.no_grad()
     def epsilon(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
         """The network's estimate of the noise in z, whatever its objective: float32 [B, ...]."""
         if self._compiled is None:
@@ -282,7 +271,7 @@ class Backbone(ABC):
         else:
             # The limit is there to stop endless recompiling; our shapes are few and fixed.
             with torch._dynamo.config.patch(recompile_limit=_COMPILED_SHAPES):
-                output = self.predict(z, steps, text, network=self._compiled)
+                output = self.output(z, steps, text, self._compiled)
         return to_epsilon(self.objective, self.checked(output), z, steps)
 
     def checked(self, output: Tensor) -> Tensor:
@@ -293,10 +282,9 @@ class Backbone(ABC):
 
 def _check_finite(values: Tensor, where: str, dtype: torch.dtype) -> None:
     if not bool(torch.isfinite(values).all()):
-        hint = (
-            "" if dtype == torch.float32 else "; load the model with dtype='float32' or 'bfloat16'"
-        )
-        raise FloatingPointError(f"{where} produced NaN or infinity in {dtype}{hint}")
+        hint = "; load the model with dtype='float32' or 'bfloat16'"
+        said = "" if dtype == torch.float32 else hint
+        raise FloatingPointError(f"{where} produced NaN or infinity in {dtype}{said}")
 
 
 def discrete_schedule(pipe: Any) -> DiscreteSchedule:

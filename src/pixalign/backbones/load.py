@@ -53,6 +53,8 @@ def load_backbone(
     ``variant``, ``token`` ...); a single file's ``config`` is a folder or a hub id that describes
     it, by default the one that diffusers knows for such weights.
     """
+    import diffusers
+
     place = resolve_device(device)
     dtype = _dtype_name(dtype, options)
     single = Path(os.fspath(model)).suffix == SINGLE_FILE
@@ -63,9 +65,14 @@ def load_backbone(
     settings = {**_left_out(index), **options}
     try:
         if single:
-            pipe = _from_single_file(model, described, index, number, settings)
+            settings |= {"config": os.fspath(described), "torch_dtype": number}
+            kind = getattr(diffusers, str(index.get("_class_name")))
+            pipe = kind.from_single_file(os.fspath(model), **settings)
+            pipe.vae.to(torch.float32)
         else:
-            pipe = _from_pretrained(model, number, settings)
+            dtypes = {"default": number, "vae": torch.float32}
+            settings = {"dtype": dtypes, "use_safetensors": True, **settings}
+            pipe = diffusers.DiffusionPipeline.from_pretrained(model, **settings)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         if out_of_memory(error):
             raise
@@ -74,35 +81,6 @@ def load_backbone(
     backbone = family(pipe.to(place))
     lay_out(backbone)
     return backbone
-
-
-def _from_pretrained(
-    model: str | os.PathLike[str], number: torch.dtype, settings: Mapping[str, Any]
-) -> Any:
-    from diffusers import DiffusionPipeline
-
-    dtypes = {"default": number, "vae": torch.float32}
-    return DiffusionPipeline.from_pretrained(
-        model, **{"dtype": dtypes, "use_safetensors": True, **settings}
-    )
-
-
-def _from_single_file(
-    model: str | os.PathLike[str],
-    described: str | os.PathLike[str],
-    index: Mapping[str, Any],
-    number: torch.dtype,
-    settings: Mapping[str, Any],
-) -> Any:
-    """The pipeline class that the description names, with the file's weights."""
-    import diffusers
-
-    kind = getattr(diffusers, str(index.get("_class_name")))
-    pipe = kind.from_single_file(
-        os.fspath(model), **{**settings, "config": os.fspath(described), "torch_dtype": number}
-    )
-    pipe.vae.to(torch.float32)
-    return pipe
 
 
 def _single_file_config(path: Path, options: dict[str, Any]) -> str | os.PathLike[str]:
@@ -118,10 +96,8 @@ def _single_file_config(path: Path, options: dict[str, Any]) -> str | os.PathLik
         checkpoint = single_file_utils.load_single_file_checkpoint(str(path))
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{str(path)!r} is no checkpoint: {_first_line(error)}") from error
-    known: str = single_file_utils.fetch_diffusers_config(checkpoint)[
-        "pretrained_model_name_or_path"
-    ]
-    return known
+    known: dict[str, str] = single_file_utils.fetch_diffusers_config(checkpoint)
+    return known["pretrained_model_name_or_path"]
 
 
 def _dtype_name(dtype: str | torch.dtype, options: dict[str, Any]) -> str:
@@ -129,8 +105,7 @@ def _dtype_name(dtype: str | torch.dtype, options: dict[str, Any]) -> str:
     older = options.pop("torch_dtype", None)
     if older is not None and dtype != "auto":
         raise ValueError(f"dtype is {dtype!r} and torch_dtype {older!r}; allowed: one of them")
-    chosen = dtype if older is None else older
-    name = str(chosen).removeprefix("torch.")
+    name = str(dtype if older is None else older).removeprefix("torch.")
     check_choice("dtype", name, DTYPES)
     return name
 
@@ -151,16 +126,13 @@ def resolve_device(device: str) -> torch.device:
     check_choice("device", kind, DEVICES)
     if ":" in device and not (kind == "cuda" and number.isdecimal()):
         raise ValueError(f"device is {device!r}; only cuda takes a number, as in 'cuda:1'")
-    usable = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    usable = [*(name for name in there if there[name]), "cpu"]  # the best first
     if kind == "auto":
-        return torch.device(next(name for name, there in usable.items() if there))
-    if not usable[kind]:
-        there = ", ".join(name for name in usable if usable[name])
-        raise ValueError(f"device {device!r} is not there; this machine has: {there}")
+        return torch.device(usable[0])
+    if kind not in usable:
+        known = ", ".join(usable)
+        raise ValueError(f"device {device!r} is not there; this machine has: {known}")
     if number and int(number) >= torch.cuda.device_count():
         raise ValueError(f"device {device!r} is not there; there are {torch.cuda.device_count()}")
     return torch.device(device)
@@ -234,13 +206,12 @@ def _model_index(model: str | os.PathLike[str], options: Mapping[str, Any]) -> d
     try:
         index: dict[str, Any] = DiffusionPipeline.load_config(name, **hub_options)
     except (OSError, ValueError) as error:
+        reason = _first_line(error)
         if Path(name).exists():
-            raise ValueError(
-                f"{name!r} has a damaged model_index.json: {_first_line(error)}"
-            ) from error
+            raise ValueError(f"{name!r} has a damaged model_index.json: {reason}") from error
         raise OSError(
             f"model {name!r} is not to be had, neither from the hub nor from its local cache: "
-            f"{_first_line(error)}"
+            f"{reason}"
         ) from error
     return index
 

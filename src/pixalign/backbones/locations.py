@@ -1,11 +1,13 @@
-"""Where models are that a user calls by a short name: the embedded one, and the lab's."""
+"""Where models are that a user calls by a short name, and the settings a folder carries."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
+from pixalign.config import MODEL_SETTINGS, AlignConfig
 from pixalign.core.checks import check_choice
 
 EMBEDDED = Path(__file__).parent / "weights" / "sd1-like"
@@ -14,6 +16,7 @@ EMBEDDED_NAME = "sd1-like, embedded"
 LAB = "lab:"
 LAB_MODELS = ("sd1", "sd2", "sdxl", "sd3", "clip", "classifier")
 MODELS_VARIABLE = "PIXALIGN_MODELS"
+SETTINGS_FILE = "pixalign.json"
 MARKER = "pixalign-lab.json"  # says that a folder holds the lab's models
 
 _PARTS = ("vae", "tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2")
@@ -85,3 +88,20 @@ def lab_models() -> dict[str, Path]:
         if (folder / "model_index.json").is_file():
             models[LAB + short] = folder
     return models
+
+
+def model_settings(folder: Path) -> dict[str, Any]:
+    """What the folder's pixalign.json says of layers, timesteps and thresholds; {} without one."""
+    path = folder / SETTINGS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        for name in settings:
+            check_choice("a name", name, MODEL_SETTINGS)
+        plain = {**settings, "threshold": settings.get("uncalibrated_threshold")}
+        for values in (settings, plain):
+            AlignConfig(**{k: v for k, v in values.items() if k != "uncalibrated_threshold"})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{str(path)!r} is no model's settings: {error}") from error
+    return dict(settings)

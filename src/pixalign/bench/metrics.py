@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,13 +45,8 @@ class Tally:
         """The rows of all parts, in their order."""
         if not parts:
             raise ValueError("there are 0 tallies to concatenate; allowed: 1 or more")
-        return cls(
-            image=torch.cat([part.image for part in parts]),
-            label=torch.cat([part.label for part in parts]),
-            true=torch.cat([part.true for part in parts]),
-            hits=torch.cat([part.hits for part in parts]),
-            claimed=torch.cat([part.claimed for part in parts]),
-        )
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*map(torch.cat, columns))
 
     def ious(self) -> Tensor:
         """float64 [R, T]: each pair's own IoU; 0 where it has no pixel at all."""
@@ -60,19 +55,12 @@ class Tally:
 
     def select(self, rows: Tensor) -> Tally:
         """The rows where bool [R] is true."""
-        return Tally(
-            self.image[rows], self.label[rows], self.true[rows], self.hits[rows], self.claimed[rows]
-        )
+        return Tally(*(column[rows] for column in vars(self).values()))
 
     def at(self, threshold: float) -> Tally:
         """The same rows at one of THRESHOLDS: T = 1."""
-        index = threshold_index(threshold)
-        at = slice(index, index + 1)
-        return Tally(self.image, self.label, self.true, self.hits[:, at], self.claimed[:, at])
-
-    def of_images(self, mask: Tensor) -> Tally:
-        """The rows of the images where bool [images] is true; images keep their numbers."""
-        return self.select(mask[self.image])
+        index = [threshold_index(threshold)]
+        return replace(self, hits=self.hits[:, index], claimed=self.claimed[:, index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +92,11 @@ class Figures:
 
 def threshold_index(threshold: float) -> int:
     """Where a threshold stands in THRESHOLDS."""
-    for index, value in enumerate(THRESHOLDS):
-        if abs(value - threshold) <= 1e-6:
-            return index
-    options = f"{THRESHOLDS[0]}, {THRESHOLDS[1]}, ..., {THRESHOLDS[-1]}"
-    raise ValueError(f"threshold is {threshold!r}; allowed: {options}")
+    near = [index for index, value in enumerate(THRESHOLDS) if abs(value - threshold) <= 1e-6]
+    if not near:
+        options = f"{THRESHOLDS[0]}, {THRESHOLDS[1]}, ..., {THRESHOLDS[-1]}"
+        raise ValueError(f"threshold is {threshold!r}; allowed: {options}")
+    return near[0]
 
 
 def nearest_threshold(value: float) -> float:
@@ -231,9 +219,7 @@ def interval(values: Tensor, level: float = 0.95) -> tuple[float, float]:
         raise ValueError(f"level is {level!r}; allowed: between 0 and 1")
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     known = values[~values.isnan()].double()
-    if not len(known):
-        return math.nan, math.nan
-    low, high = known.quantile(ends).tolist()
+    low, high = known.quantile(ends).tolist() if len(known) else (math.nan, math.nan)
     return low, high
 
 
@@ -245,19 +231,12 @@ def figures(tally: Tally, weights: Tensor, threshold: float | None) -> tuple[Fig
     """
     rows = tally if threshold is None else tally.at(threshold)
     point, drawn = curve(rows), curve(rows, weights)
-    index = int(point.miou[0].argmax())
+    best = int(point.miou[0].argmax())
     values = 100 * drawn.miou.amax(1)
     low, high = interval(values)
-    found = Figures(
-        threshold=THRESHOLDS[index if threshold is None else threshold_index(threshold)],
-        miou=100 * float(point.miou[0, index]),
-        miou_low=low,
-        miou_high=high,
-        precision=100 * float(point.precision[0, index]),
-        recall=100 * float(point.recall[0, index]),
-        f1=100 * float(point.f1[0, index]),
-    )
-    return found, values
+    means = {name: 100 * float(column[0, best]) for name, column in vars(point).items()}
+    chosen = THRESHOLDS[best if threshold is None else threshold_index(threshold)]
+    return Figures(threshold=chosen, miou_low=low, miou_high=high, **means), values
 
 
 def equal_parts(values: Tensor, parts: int) -> Tensor:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,11 +17,7 @@ from torch.nn import functional
 from pixalign.scenes.sample import COLOURS
 
 CELL = 8  # pixels on a side of what gets one answer
-
-
 HIGHEST = 3  # cells whose mean says how surely a class is there
-
-
 PRESENT = 0.45  # a class is found from this presence on
 
 
@@ -106,6 +104,12 @@ def look(model: nn.Module, images: Tensor, size: int = 64) -> tuple[Tensor, Tens
     parts = [model(images[i : i + size].to(device)) for i in range(0, len(images), size)]
     classes, colours = zip(*parts, strict=True)
     return torch.cat(classes), torch.cat(colours)
+
+
+def look_at(model: nn.Module, pictures: Sequence[Image.Image]) -> tuple[Tensor, Tensor]:
+    """Both logits of RGB pictures of one size."""
+    pixels = np.stack([np.asarray(picture, dtype=np.float32) / 255 for picture in pictures])
+    return look(model, torch.from_numpy(pixels).permute(0, 3, 1, 2))
 
 
 def presence(class_logits: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from pixalign.cli import bench, demo, edit, generate, models, scenes, segment
+from pixalign.cli import bench, edit, generate, models, scenes, segment
+from pixalign.cli.common import option
 
 app = typer.Typer(
     help="Which pixels belong to which words, according to a text-to-image model.",
@@ -21,7 +22,7 @@ for command in (
     segment.segment,
     generate.generate,
     edit.edit,
-    demo.demo,
+    scenes.demo,
     scenes.scenes,
     models.classes,
     models.models,
@@ -46,10 +47,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        bool, option("Print the version.", "--version", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
@@ -92,9 +90,8 @@ def _fail(message: str, error: Exception, name: str) -> NoReturn:
 
 def _quiet_libraries() -> None:
     """Libraries' chatter is not for the user of a command."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    for library in ("TRANSFORMERS", "DIFFUSERS", "HF_HUB"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
     warnings.filterwarnings("ignore", module="huggingface_hub")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

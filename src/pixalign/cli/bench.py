@@ -7,21 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from pixalign.cli import common
 from pixalign.cli.choices import DatasetName, EditingRow, PromptSet
-from pixalign.cli.common import (
-    BatchSize,
-    Device,
-    Dtype,
-    Json,
-    Model,
-    Seed,
-    Steps,
-    load_model,
-    passes,
-    print_json,
-)
+from pixalign.cli.common import option
 
-Classifier = Annotated[str, typer.Option(help="Of scenes: lab:classifier or its folder.")]
+Limit = Annotated[int | None, option("The first so many images.", min=1)]
+Classifier = Annotated[str, option("Of scenes: lab:classifier or its folder.")]
 
 bench = typer.Typer(help="Datasets, metrics and the tables of the paper.", no_args_is_help=True)
 
@@ -34,27 +25,25 @@ def run(
             metavar="SPEC...", help="YAML files or names; patterns as 'lab-*'. See `bench ls`."
         ),
     ],
-    root: Annotated[Path | None, typer.Option(help="Folder that holds the datasets.")] = None,
+    root: Annotated[Path | None, option("Folder that holds the datasets.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="The paper's name (SD1.5), a hub id or a folder.",
-            show_default="the embedded model",
+        option(
+            "The paper's name (SD1.5), a hub id or a folder.", show_default="the embedded model"
         ),
     ] = None,
     dataset: Annotated[
-        list[DatasetName] | None,
-        typer.Option(help="Only this dataset of the specs; repeatable."),
+        list[DatasetName] | None, option("Only this dataset of the specs; repeatable.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="The first so many images.", min=1)] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("bench-results"),
+    limit: Limit = None,
+    out: Annotated[Path, option("Folder for the results.")] = Path("bench-results"),
     counts: Annotated[
-        Path | None, typer.Option(help="How often captions name each class; see `bench count`.")
+        Path | None, option("How often captions name each class; see `bench count`.")
     ] = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    batch_size: BatchSize = "auto",
+    seed: common.Seed = 0,
+    device: common.Device = "auto",
+    dtype: common.Dtype = "auto",
+    batch_size: common.BatchSize = "auto",
 ) -> None:
     """Run tables; stopped at any moment, the same command goes on. Then see `bench report`."""
     from pixalign.bench.command import run_specs
@@ -63,7 +52,7 @@ def run(
     from pixalign.core.protocols import AlignmentModel
     from pixalign.model import load
 
-    at_once = passes(batch_size)
+    at_once = common.passes(batch_size)
     batching.BatchSize(at_once)  # refuses what is no size before anything is loaded
 
     def load_model(where: str) -> AlignmentModel:
@@ -86,13 +75,13 @@ def run(
 
 
 @bench.command()
-def ls(json_: Json = False) -> None:
+def ls(json_: common.Json = False) -> None:
     """List the tables: what they compare, on which datasets, in how many rows."""
     from pixalign.bench.command import listing
 
     found = listing()
     if json_:
-        print_json(found)
+        common.print_json(found)
         return
     width = max(len(one["name"]) for one in found)
     for one in found:
@@ -104,19 +93,17 @@ def ls(json_: Json = False) -> None:
 @bench.command()
 def check(
     root: Annotated[Path, typer.Argument(help="Folder that holds the datasets.")],
-    dataset: Annotated[
-        list[DatasetName] | None, typer.Option(help="Only this dataset; repeatable.")
-    ] = None,
+    dataset: Annotated[list[DatasetName] | None, option("Only this dataset; repeatable.")] = None,
     split: Annotated[str | None, typer.Option(show_default="the usual one")] = None,
-    limit: Annotated[int | None, typer.Option(help="The first so many images.", min=1)] = None,
-    json_: Json = False,
+    limit: Limit = None,
+    json_: common.Json = False,
 ) -> None:
     """Read every picture's size and every mask of the datasets under a root, and count classes."""
     from pixalign.bench.command import check_root
 
     for record in check_root(root, dataset or [], split, limit):
         if json_:
-            print_json(record)
+            common.print_json(record)
         else:
             _print_check(record)
 
@@ -124,30 +111,29 @@ def check(
 @bench.command()
 def count(
     captions: Annotated[list[Path], typer.Argument(help="txt, csv, tsv or parquet, also .gz.")],
-    classes: Annotated[str, typer.Option(help="A dataset's name, or a file of one name a line.")],
-    out: Annotated[Path | None, typer.Option(help="JSON file for the counts.")] = None,
-    column: Annotated[str | None, typer.Option(help="The captions' column.")] = None,
+    classes: Annotated[str, option("A dataset's name, or a file of one name a line.")],
+    out: Annotated[Path | None, option("JSON file for the counts.")] = None,
+    column: Annotated[str | None, option("The captions' column.")] = None,
 ) -> None:
     """Count in how many captions each class is named: whole words, plurals too."""
     from pixalign.bench.command import class_names
-    from pixalign.bench.datasets.captions import count_captions, save_counts
+    from pixalign.bench.datasets.captions import count_captions
+    from pixalign.core.files import write_json
 
     found = count_captions(captions, class_names(classes), column=column, progress=True)
     if out is None:
-        print_json(found)
+        common.print_json(found)
     else:
-        save_counts(out, found)
+        write_json(out, found)
         print(f"written to {out}")
 
 
 @bench.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `bench run --out` made.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the report.", show_default="DIR")
-    ] = None,
+    out: Annotated[Path | None, option("Folder for the report.", show_default="DIR")] = None,
     template: Annotated[
-        Path | None, typer.Option(help="Fill NAME.md.j2 with the results instead, into NAME.md.")
+        Path | None, option("Fill NAME.md.j2 with the results instead, into NAME.md.")
     ] = None,
 ) -> None:
     """Write report.html and tables.md of the runs in a folder."""
@@ -165,25 +151,25 @@ def report(
 
 @bench.command()
 def generation(
-    out: Annotated[Path, typer.Option(help="Folder for the result file and the pictures.")],
-    model: Model = None,
+    out: Annotated[Path, option("Folder for the result file and the pictures.")],
+    model: common.Model = None,
     set_: Annotated[
         list[PromptSet] | None,
-        typer.Option("--set", help="A set of prompts; repeatable.", show_default="lab-*"),
+        option("A set of prompts; repeatable.", "--set", show_default="lab-*"),
     ] = None,
     file: Annotated[
-        list[str] | None, typer.Option(help="abc6k=PATH or ae=PATH: prompts that are read.")
+        list[str] | None, option("abc6k=PATH or ae=PATH: prompts that are read.")
     ] = None,
-    clip: Annotated[str, typer.Option(help="Whose CLIP score: a hub id or folder.")] = "lab:clip",
+    clip: Annotated[str, option("Whose CLIP score: a hub id or folder.")] = "lab:clip",
     classifier: Classifier = "lab:classifier",
-    prompts: Annotated[int, typer.Option(help="The first so many of each set.", min=2)] = 80,
-    seeds: Annotated[int, typer.Option(help="Pictures of each prompt.", min=1)] = 2,
-    steps: Steps = 50,
+    prompts: Annotated[int, option("The first so many of each set.", min=2)] = 80,
+    seeds: Annotated[int, option("Pictures of each prompt.", min=1)] = 2,
+    steps: common.Steps = 50,
     controls: Annotated[
-        bool, typer.Option(help="Also draw with other strengths and orders of the weights.")
+        bool, option("Also draw with other strengths and orders of the weights.")
     ] = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
+    device: common.Device = "auto",
+    dtype: common.Dtype = "auto",
 ) -> None:
     """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
     from pixalign.bench.generation_study.study import SETS, run_generation_study
@@ -194,21 +180,20 @@ def generation(
     options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
     options |= {"controls": controls, "classifier": classifier, "files": files}
     options["sets"] = [*(set_ or ()), *files] or SETS
-    print(table(run_generation_study(load_model(model, device, dtype), out, **options)))
+    print(table(run_generation_study(common.load_model(model, device, dtype), out, **options)))
 
 
 @bench.command()
 def editing(
-    out: Annotated[Path, typer.Option(help="Folder for the result file and the pictures.")],
-    model: Model = None,
-    count: Annotated[int, typer.Option(help="Edits of test scenes.", min=2)] = 104,
+    out: Annotated[Path, option("Folder for the result file and the pictures.")],
+    model: common.Model = None,
+    count: Annotated[int, option("Edits of test scenes.", min=2)] = 104,
     row: Annotated[
-        list[EditingRow] | None,
-        typer.Option(help="What to compare; repeatable.", show_default="all"),
+        list[EditingRow] | None, option("What to compare; repeatable.", show_default="all")
     ] = None,
     classifier: Classifier = "lab:classifier",
-    steps: Steps = 50,
-    device: Device = "auto",
+    steps: common.Steps = 50,
+    device: common.Device = "auto",
 ) -> None:
     """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
     from pixalign.bench.editing_study.study import ROWS, run_editing_study
@@ -216,7 +201,7 @@ def editing(
 
     options: dict[str, Any] = {"count": count, "steps": steps, "classifier": classifier}
     options["rows"] = list(row or ROWS)
-    print(table(run_editing_study(load_model(model, device, "float32"), out, **options)))
+    print(table(run_editing_study(common.load_model(model, device, "float32"), out, **options)))
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:

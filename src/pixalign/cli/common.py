@@ -13,21 +13,24 @@ import typer
 
 from pixalign.cli.choices import DtypeName, MemoryName
 
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="Hub id, diffusers folder, .safetensors file or lab:NAME; see `pixalign models`.",
-        show_default="the embedded model",
-    ),
+
+def option(help: str, *names: str, **about: Any) -> Any:
+    """An option that says what it is."""
+    return typer.Option(*names, help=help, **about)
+
+
+_MODEL = "Hub id, diffusers folder, .safetensors file or lab:NAME; see `pixalign models`."
+Model = Annotated[str | None, option(_MODEL, show_default="the embedded model")]
+Device = Annotated[str, option("auto, cpu, cuda (or cuda:1) or mps.")]
+Dtype = Annotated[DtypeName, option("Number type of the weights.")]
+BatchSize = Annotated[str, option("Passes at once: auto or a number.")]
+Memory = Annotated[MemoryName, option("low takes smaller batches.")]
+Seed = Annotated[int, option("Seed of the noise.", min=0)]
+Steps = Annotated[int, option("Denoising steps.", min=1)]
+Guidance = Annotated[
+    float | None, option("Guidance.", show_default="the family's: 7.5, SDXL 5, SD3 7")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda (or cuda:1) or mps.")]
-Dtype = Annotated[DtypeName, typer.Option(help="Number type of the weights.")]
-BatchSize = Annotated[str, typer.Option(help="Passes at once: auto or a number.")]
-Memory = Annotated[MemoryName, typer.Option(help="low takes smaller batches.")]
-Seed = Annotated[int, typer.Option(help="Seed of the noise.", min=0)]
-Steps = Annotated[int, typer.Option(help="Denoising steps.", min=1)]
-Guidance = Annotated[float | None, typer.Option(help="[default: the family's: 7.5, SDXL 5, SD3 7]")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
+Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", "--json")]
 
 
 def passes(batch_size: str) -> int | str:
@@ -49,14 +52,8 @@ def load_model(
 
     if not sys.stderr.isatty():
         hide_loading_bars()
-    return load(
-        model,
-        device=device,
-        dtype=dtype,
-        batch_size=passes(batch_size),
-        memory=memory,
-        progress=progress,
-    )
+    options: dict[str, Any] = {"dtype": dtype, "batch_size": passes(batch_size), "memory": memory}
+    return load(model, device=device, progress=progress, **options)
 
 
 def print_json(record: Any) -> None:

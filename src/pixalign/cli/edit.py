@@ -7,66 +7,50 @@ from typing import Annotated, Any
 
 import typer
 
+from pixalign.cli import common
 from pixalign.cli.choices import BlendName, EditingMethodName, InversionName
-from pixalign.cli.common import (
-    BatchSize,
-    Device,
-    Dtype,
-    Guidance,
-    Json,
-    Model,
-    Steps,
-    load_model,
-    print_json,
-    said_plainly,
-)
+from pixalign.cli.common import option
 
 
 def edit(
-    source: Annotated[str, typer.Option(help="What the picture shows.")],
-    target: Annotated[str, typer.Option(help="What it shall show.")],
+    source: Annotated[str, option("What the picture shows.")],
+    target: Annotated[str, option("What it shall show.")],
     image: Annotated[
         str | None,
-        typer.Argument(metavar="[IMG]", help="The picture. [default: what SEED draws of SOURCE]"),
+        typer.Argument(
+            metavar="[IMG]", help="The picture.", show_default="what SEED draws of SOURCE"
+        ),
     ] = None,
-    model: Model = None,
-    method: Annotated[
-        EditingMethodName, typer.Option(help="What says where new words attend.")
-    ] = "elbo",
-    inversion: Annotated[
-        InversionName, typer.Option(help="How a picture's noise is found.")
-    ] = "null-text",
+    model: common.Model = None,
+    method: Annotated[EditingMethodName, option("What says where new words attend.")] = "elbo",
+    inversion: Annotated[InversionName, option("How a picture's noise is found.")] = "null-text",
     entity: Annotated[
         list[str] | None,
-        typer.Option(help="What SOURCE names, to compare with; repeatable. [default: by spaCy]"),
+        option("What SOURCE names, to compare with; repeatable.", show_default="by spaCy"),
     ] = None,
-    weight: Annotated[
-        list[str] | None, typer.Option(help="WORD=FACTOR of a target word; repeatable.")
-    ] = None,
-    blend: Annotated[BlendName, typer.Option(help="What keeps the rest as it is.")] = "attention",
+    weight: Annotated[list[str] | None, option("WORD=FACTOR of a target word; repeatable.")] = None,
+    blend: Annotated[BlendName, option("What keeps the rest as it is.")] = "attention",
     blend_words: Annotated[
-        tuple[str, str] | None, typer.Option(help="Source and target words for the blend.")
+        tuple[str, str] | None, option("Source and target words for the blend.")
     ] = None,
     cross_replace: Annotated[
-        float, typer.Option(help="Part of the steps in which attention to words is written.")
+        float, option("Part of the steps in which attention to words is written.")
     ] = 0.8,
     self_replace: Annotated[
-        float, typer.Option(help="Part of the steps in which self-attention is taken over.")
+        float, option("Part of the steps in which self-attention is taken over.")
     ] = 0.4,
-    steps: Steps = 50,
-    guidance: Guidance = None,
-    seed: Annotated[int, typer.Option(help="Of the picture to draw, without IMG.", min=0)] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("pixalign-edit"),
+    steps: common.Steps = 50,
+    guidance: common.Guidance = None,
+    seed: Annotated[int, option("Of the picture to draw, without IMG.", min=0)] = 0,
+    out: Annotated[Path, option("Folder for the files.")] = Path("pixalign-edit"),
     cache: Annotated[
-        bool, typer.Option("--cache", help="Keep inversions in the user's cache, at most 2 GiB.")
+        bool, option("Keep inversions in the user's cache, at most 2 GiB.", "--cache")
     ] = False,
-    cache_folder: Annotated[
-        Path | None, typer.Option(help="Keep inversions in this folder instead.")
-    ] = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    batch_size: BatchSize = "auto",
-    json_: Json = False,
+    cache_folder: Annotated[Path | None, option("Keep inversions in this folder instead.")] = None,
+    device: common.Device = "auto",
+    dtype: common.Dtype = "auto",
+    batch_size: common.BatchSize = "auto",
+    json_: common.Json = False,
 ) -> None:
     """Change what the words say, and only there: edited.png, compare.png and edit.json."""
     from pixalign.core.files import check_folder
@@ -78,22 +62,19 @@ def edit(
     how: dict[str, Any] = {"method": str(method), "blend": None if blend == "none" else str(blend)}
     how |= {"cross_replace": cross_replace, "self_replace": self_replace}
     settings = EditSettings(**how)
-    options: dict[str, Any] = {
-        "inversion": str(inversion),
-        "blend_words": blend_words,
-        "seed": seed,
-    }
-    options |= {"steps": steps, "guidance": guidance, "cache": cache_folder or cache}
+    options: dict[str, Any] = {"steps": steps, "guidance": guidance, "seed": seed}
+    options |= {"inversion": str(inversion), "blend_words": blend_words}
+    options["cache"] = cache_folder or cache
     options["weights"] = _factors(weight or [])
     options["entities"] = entity or _entities(source, settings.aligned_by == "elbo")
     if image is not None:
         read_image(image)
-    loaded = load_model(model, device, dtype, batch_size)
-    with said_plainly():
+    loaded = common.load_model(model, device, dtype, batch_size)
+    with common.said_plainly():
         made = loaded.edit(image, source, target, **how, **options)
     made.save(out)
     if json_:
-        print_json(made.to_dict())
+        common.print_json(made.to_dict())
         return
     _print_edit(made)
     print(f"written to {out}")

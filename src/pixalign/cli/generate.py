@@ -7,59 +7,44 @@ from typing import Annotated, Any
 
 import typer
 
+from pixalign.cli import common
 from pixalign.cli.choices import GenerationMethodName
-from pixalign.cli.common import (
-    BatchSize,
-    Device,
-    Dtype,
-    Guidance,
-    Json,
-    Model,
-    Seed,
-    Steps,
-    load_model,
-    print_json,
-    said_plainly,
-)
+from pixalign.cli.common import option
 
 
 def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to draw.")],
-    model: Model = None,
-    method: Annotated[
-        GenerationMethodName, typer.Option(help="What keeps objects from missing.")
-    ] = "elbo",
+    model: common.Model = None,
+    method: Annotated[GenerationMethodName, option("What keeps objects from missing.")] = "elbo",
     entity: Annotated[
         list[str] | None,
-        typer.Option(help="What must not be missing; repeatable. [default: found by spaCy]"),
+        option("What must not be missing; repeatable.", show_default="found by spaCy"),
     ] = None,
     non_entities: Annotated[
-        Path | None, typer.Option(help="File of nouns that are no entities, instead of ours.")
+        Path | None, option("File of nouns that are no entities, instead of ours.")
     ] = None,
-    seed: Seed = 0,
-    count: Annotated[int, typer.Option(help="Pictures, of successive seeds.", min=1)] = 1,
-    steps: Steps = 50,
-    guidance: Guidance = None,
-    strength: Annotated[
-        float, typer.Option(help="The largest weight of an entity, 1/gamma.", min=1)
-    ] = 1.2,
+    seed: common.Seed = 0,
+    count: Annotated[int, option("Pictures, of successive seeds.", min=1)] = 1,
+    steps: common.Steps = 50,
+    guidance: common.Guidance = None,
+    strength: Annotated[float, option("The largest weight of an entity, 1/gamma.", min=1)] = 1.2,
     active: Annotated[
-        tuple[float, float], typer.Option(help="Part of the steps in which the method acts.")
+        tuple[float, float], option("Part of the steps in which the method acts.")
     ] = (0.0, 1.0),
     size: Annotated[
-        tuple[int, int] | None, typer.Option(help="Height and width. [default: native]")
+        tuple[int, int] | None, option("Height and width.", show_default="native")
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Also draw plainly from the same noise: compare.png.")
+        bool, option("Also draw plainly from the same noise: compare.png.", "--compare")
     ] = False,
     plot: Annotated[
-        bool, typer.Option("--plot", help="Plot the weights of the entities (needs matplotlib).")
+        bool, option("Plot the weights of the entities (needs matplotlib).", "--plot")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("pixalign-pictures"),
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    batch_size: BatchSize = "auto",
-    json_: Json = False,
+    out: Annotated[Path, option("Folder for the pictures.")] = Path("pixalign-pictures"),
+    device: common.Device = "auto",
+    dtype: common.Dtype = "auto",
+    batch_size: common.BatchSize = "auto",
+    json_: common.Json = False,
 ) -> None:
     """Draw a prompt so that every entity it names appears, without training."""
     from pixalign import generation
@@ -79,8 +64,8 @@ def generate(
         named["ignored"] = generation.read_non_entities(non_entities)
     if generation.GENERATION_METHODS[method].reads_entities:
         generation.entities_in([prompt], **named)
-    loaded = load_model(model, device, dtype, batch_size)
-    with said_plainly():
+    loaded = common.load_model(model, device, dtype, batch_size)
+    with common.said_plainly():
         made = loaded.generate([prompt], method=str(method), **named, **options)
     for picture in made:
         picture.save(out)
@@ -93,7 +78,7 @@ def generate(
         grid = picture_grid(rows, headings=("plain", str(method)), titles=titles, side=256)
         write_png(out / "compare.png", grid)
     if json_:
-        print_json([picture.to_dict() for picture in made])
+        common.print_json([picture.to_dict() for picture in made])
         return
     for picture in made:
         print(_described(picture))

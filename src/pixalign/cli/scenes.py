@@ -1,24 +1,52 @@
-"""``pixalign scenes``: synthetic scenes with exact truth."""
+"""``pixalign scenes`` and ``demo``: scenes with exact truth, and the method at work on them."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from pixalign.cli.choices import SplitName
+from pixalign.cli.common import Device, Model, Seed, load_model, option
 
 
 def scenes(
-    out: Annotated[Path, typer.Option(help="Folder for the files.")],
-    split: Annotated[SplitName, typer.Option(help="Whose frequencies and numbers.")] = "test",
-    count: Annotated[int, typer.Option(help="How many scenes.", min=1)] = 8,
-    start: Annotated[int, typer.Option(help="Number of the first scene.", min=0)] = 0,
-    size: Annotated[int, typer.Option(help="Pixels on a side.", min=32)] = 256,
+    out: Annotated[Path, option("Folder for the files.")],
+    split: Annotated[SplitName, option("Whose frequencies and numbers.")] = "test",
+    count: Annotated[int, option("How many scenes.", min=1)] = 8,
+    start: Annotated[int, option("Number of the first scene.", min=0)] = 0,
+    size: Annotated[int, option("Pixels on a side.", min=32)] = 256,
 ) -> None:
     """Write scenes with exact masks, captions and boxes, and a sheet to look at."""
     from pixalign.scenes.write import write_scenes
 
     written = write_scenes(split, count, out, start=start, size=size)
     print(f"{len(written)} files written to {out}")
+
+
+def demo(
+    out: Annotated[Path, option("Folder for report.html and its pictures.")] = Path(
+        "pixalign-demo"
+    ),
+    model: Model = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """Show the method at work, offline: maps before and after calibration, masks, a report."""
+    from pixalign.backbones.load import hide_loading_bars
+    from pixalign.core.files import check_folder
+    from pixalign.scenes.demo import demo as run_demo
+
+    check_folder(out)
+    hide_loading_bars()
+    loaded = load_model(model, device, progress=False)
+    report = run_demo(loaded, out, seed=seed, command=command(out, model, seed, device))
+    print(f"open {report}")
+
+
+def command(out: Path, model: str | None, seed: int, device: str) -> str:
+    """What makes the same again."""
+    words = ["pixalign", "demo", "--out", str(out), "--seed", str(seed)]
+    words += ["--model", model] if model is not None else []
+    words += ["--device", device] if device != "auto" else []
+    return shlex.join(words)

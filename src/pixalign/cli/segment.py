@@ -8,19 +8,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pixalign.cli import common
 from pixalign.cli.choices import CalibrationName, MethodName, PresetName
-from pixalign.cli.common import (
-    BatchSize,
-    Device,
-    Dtype,
-    Json,
-    Memory,
-    Model,
-    Seed,
-    load_model,
-    passes,
-    print_json,
-)
+from pixalign.cli.common import option
 
 
 def segment(
@@ -31,38 +21,31 @@ def segment(
             metavar="CLASS...", help="What to look for. 'dog=a golden dog' names it dog."
         ),
     ],
-    model: Model = None,
-    preset: Annotated[PresetName, typer.Option(help="Settings to start from.")] = "default",
+    model: common.Model = None,
+    preset: Annotated[PresetName, option("Settings to start from.")] = "default",
     method: Annotated[
-        MethodName | None,
-        typer.Option(help="How heatmaps are made.", show_default="the preset's, else elbo"),
+        MethodName | None, option("How heatmaps are made.", show_default="the preset's, else elbo")
     ] = None,
     calibrate: Annotated[
-        CalibrationName | None,
-        typer.Option(help="What calibrates a baseline's maps.", show_default="none"),
+        CalibrationName | None, option("What calibrates a baseline's maps.", show_default="none")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the files.", show_default="IMG's name + -pixalign"),
+        Path | None, option("Folder for the files.", show_default="IMG's name + -pixalign")
     ] = None,
     caption: Annotated[
-        str | None, typer.Option(help="A text that contains the classes, to read instead.")
+        str | None, option("A text that contains the classes, to read instead.")
     ] = None,
     resize: Annotated[
-        Literal["square", "keep"] | None, typer.Option(help="Square, or keep the picture's shape.")
+        Literal["square", "keep"] | None, option("Square, or keep the picture's shape.")
     ] = None,
-    gamma: Annotated[
-        float | None, typer.Option(help="Strength: 1 is none, 1/3 the paper's.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Heatmaps below it are background, 0 to 1.")
-    ] = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    batch_size: BatchSize = "auto",
-    memory: Memory = "normal",
-    json_: Json = False,
+    gamma: Annotated[float | None, option("Strength: 1 is none, 1/3 the paper's.")] = None,
+    threshold: Annotated[float | None, option("Heatmaps below it are background, 0 to 1.")] = None,
+    seed: common.Seed = 0,
+    device: common.Device = "auto",
+    dtype: common.Dtype = "auto",
+    batch_size: common.BatchSize = "auto",
+    memory: common.Memory = "normal",
+    json_: common.Json = False,
 ) -> None:
     """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
     from pixalign.config import AlignConfig
@@ -80,17 +63,17 @@ def segment(
     phrases = as_phrases([_phrase(text) for text in classes])
     if caption is not None:
         locate(phrases, caption)
-    batching.BatchSize(passes(batch_size), memory)
+    batching.BatchSize(common.passes(batch_size), memory)
     read_image(image)
     folder = out or (None if json_ else Path(f"{Path(image).stem}-pixalign"))
     if folder is not None:
         check_folder(folder)
-    loaded = load_model(model, device, dtype, batch_size, memory)
+    loaded = common.load_model(model, device, dtype, batch_size, memory)
     result = loaded.align(image, phrases, config=config, caption=caption, seed=seed)
     if folder is not None:
         result.save(folder)
     if json_:
-        print_json(result.to_dict())
+        common.print_json(result.to_dict())
     else:
         _print_shares(result.to_dict())
         print(f"written to {folder}")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from pixalign.core.checks import check_choice
-
-Result = TypeVar("Result")
+from pixalign.core.progress import Progress
 
 # Latent positions in one automatic batch: 64 images of SD1's 64x64 on a GPU, 8 on a CPU.
 _POSITIONS = {"cuda": 2**18, "mps": 2**16, "cpu": 2**14}
@@ -40,22 +38,6 @@ class BatchSize:
             size = max(1, most // positions)
         return min(size, self.limits.get(kind, size))
 
-    def attempt(
-        self, latents: Tensor, total: int, kind: str, work: Callable[[int], Result]
-    ) -> Result:
-        """``work(size)`` on ``total`` images, again with half the size when memory runs out."""
-        while True:
-            size = min(self.of(latents, kind), total)
-            try:
-                return work(size)
-            except RuntimeError as error:
-                if size == 1 or not out_of_memory(error):
-                    raise
-            # Outside the except block, so that the failed pass's tensors are freed first.
-            self._halve(kind, size)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-
     def each(
         self,
         latents: Tensor,
@@ -66,6 +48,7 @@ class BatchSize:
         rows: int = 1,
         restart: Callable[[], None] | None = None,
         filled: bool = False,
+        progress: Progress | None = None,
     ) -> None:
         """``work(first, last)`` on one part of 0 .. total - 1 after the other.
 
@@ -76,28 +59,30 @@ class BatchSize:
         """
         done = 0
 
-        def rest(size: int) -> None:
+        def advance(last: int) -> None:
             nonlocal done
-            while done < total:
-                last = min(done + size, total)
-                work(done, last)
-                done = last
+            if progress is not None:
+                progress.advance(last - done)
+            done = last
 
         while done < total:
             size = max(1, self.of(latents, kind) // rows)
             size = size if filled else min(size, total)
             try:
-                rest(size)
+                while done < total:
+                    last = min(done + size, total)
+                    work(done, last)
+                    advance(last)
+                return
             except RuntimeError as error:
                 if size == 1 or not out_of_memory(error):
                     raise
-            else:
-                return
+            # Outside the except block, so that the failed pass's tensors are freed first.
             self._halve(kind, size * rows)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if restart is not None:
-                done = 0
+                advance(0)
                 restart()
 
     def _halve(self, kind: str, size: int) -> None:

@@ -89,12 +89,6 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
-def omega(objective: str, steps: Steps) -> Tensor:
-    """[T]: omega(t) of Table 1."""
-    check_choice("objective", objective, tuple(OBJECTIVES))
-    return OBJECTIVES[objective].omega(steps)
-
-
 def to_epsilon(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
     """The network's output [T, ...] at z [T, ...] as an estimate of the noise."""
     check_choice("objective", objective, tuple(OBJECTIVES))

@@ -13,41 +13,14 @@ from pixalign.core.batching import BatchSize
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import Denoiser
 from pixalign.core.values import Size, TextCondition
-from pixalign.diffusion.schedule import SamplingPath, Steps
+from pixalign.diffusion.schedule import SamplingPath
 
 # (index of the step, latents [B, C, h, w]) to latents, or to an output of the network.
 StepFunction = Callable[[int, Tensor], Tensor]
 
 
-def sample(
-    network: Denoiser,
-    z: Tensor,
-    path: SamplingPath,
-    output: StepFunction,
-    *,
-    before: StepFunction | None = None,
-    after: StepFunction | None = None,
-    backwards: bool = False,
-    bar: Progress | None = None,
-) -> Tensor:
-    """Latents [B, C, h, w] at the end of the path from noise z; backwards, at its start.
-
-    ``output`` says what the network, guided or not, makes of a step's latents. ``before`` and
-    ``after`` may change the latents with which a step begins and ends.
-    """
-    indices = range(len(path))
-    move = path.retreat if backwards else path.advance
-    for index in reversed(indices) if backwards else indices:
-        z = z if before is None else before(index, z)
-        z = move(network.objective, output(index, z), z, index)
-        z = z if after is None else after(index, z)
-        if bar is not None:
-            bar.advance(len(z))
-    return z
-
-
-class GuidedOutput:
-    """The guided output for latents [B, C, h, w] under texts [B]: both texts in one batch.
+class Sampler:
+    """Deterministic sampling of B pictures under texts [B], from noise in T steps, and back.
 
     ``unconditional`` gives the embeddings [B, L, D] that guidance leads away from at a step; None
     stands for the model's own. Without a ``batch_size`` all rows go in one pass, come what may.
@@ -56,54 +29,75 @@ class GuidedOutput:
     def __init__(
         self,
         network: Denoiser,
-        path: SamplingPath,
         texts: TextCondition,
-        guidance: float,
+        steps: int,
+        guidance: float = 1.0,
         batch_size: BatchSize | None = None,
-        unconditional: Callable[[int], Tensor] | None = None,
     ) -> None:
-        self.network, self.path, self.texts = network, path, texts
-        self.guidance, self.batch_size = guidance, batch_size
-        self.empty = network.unconditional()
-        self.unconditional = unconditional
+        self.network, self.texts, self.guidance = network, texts, guidance
+        self.batch_size, self.empty = batch_size, network.unconditional()
+        self.path: SamplingPath = network.schedule.path(steps)
+        self.unconditional: Callable[[int], Tensor] | None = None
 
-    def __call__(self, index: int, z: Tensor) -> Tensor:
-        """At step ``index``."""
+    def run(
+        self,
+        z: Tensor,
+        output: StepFunction | None = None,
+        *,
+        before: StepFunction | None = None,
+        after: StepFunction | None = None,
+        backwards: bool = False,
+        bar: Progress | None = None,
+    ) -> Tensor:
+        """Latents [B, C, h, w] at the end of the path from noise z; backwards, at its start.
+
+        ``output`` is by default the guided one. ``before`` and ``after`` may change the latents
+        with which a step begins and ends.
+        """
+        indices = range(len(self.path))
+        move = self.path.retreat if backwards else self.path.advance
+        for index in reversed(indices) if backwards else indices:
+            z = z if before is None else before(index, z)
+            z = move(self.network.objective, (output or self.guided)(index, z), z, index)
+            z = z if after is None else after(index, z)
+            if bar is not None:
+                bar.advance(len(z))
+        return z
+
+    def guided(self, index: int, z: Tensor) -> Tensor:
+        """The guided output for latents z [B, C, h, w]: both texts in one batch."""
         embeds = None if self.unconditional is None else self.unconditional(index)
-        both = TextCondition.concatenate([repeated(self.empty, len(z), embeds), self.texts])
-        steps = self.path.at(index, 2 * len(z))
-        away, towards = outputs(
-            self.network, torch.cat([z, z]), steps, both, self.batch_size
-        ).chunk(2)
+        both = TextCondition.concatenate([self.nothing(len(z), embeds), self.texts])
+        away, towards = self.output(index, torch.cat([z, z]), both).chunk(2)
         return guided(towards, away, self.guidance)
+
+    def nothing(self, count: int, embeds: Tensor | None = None) -> TextCondition:
+        """The empty text ``count`` times; embeddings [count, L, D] take the place of its own."""
+        rows = self.empty.repeated(count)
+        return rows if embeds is None else TextCondition(embeds.to(rows.embeds), rows.pooled)
+
+    def output(self, index: int, z: Tensor, texts: TextCondition) -> Tensor:
+        """The network's own output, float32 as z [n, C, h, w], under texts [n] at a step.
+
+        In one pass or as few as memory allows.
+        """
+        network, steps = self.network, self.path.at(index, len(z))
+        if self.batch_size is None:
+            return network.checked(network.predict(z, steps, texts))
+        made = torch.empty_like(z, dtype=torch.float32)
+
+        def work(first: int, last: int) -> None:
+            rows = torch.arange(first, last)
+            there = rows.to(z.device)
+            made[there] = network.predict(z[there], steps[rows], texts[there])
+
+        self.batch_size.each(z, len(z), "sample", work)
+        return network.checked(made)
 
 
 def guided(conditional: Tensor, unconditional: Tensor, guidance: float) -> Tensor:
     """Classifier-free guidance; 1 is the conditional output itself."""
     return unconditional + guidance * (conditional - unconditional)
-
-
-def repeated(empty: TextCondition, count: int, embeds: Tensor | None = None) -> TextCondition:
-    """The empty text [1] ``count`` times; embeddings [count, L, D] take the place of its own."""
-    rows = empty.repeated(count)
-    return rows if embeds is None else TextCondition(embeds.to(rows.embeds), rows.pooled)
-
-
-def outputs(
-    network: Denoiser, z: Tensor, steps: Steps, text: TextCondition, batch_size: BatchSize | None
-) -> Tensor:
-    """The network's output float32 [B, C, h, w], in one pass or as few as memory allows."""
-    if batch_size is None:
-        return network.checked(network.predict(z, steps, text))
-    made = torch.empty_like(z, dtype=torch.float32)
-
-    def work(first: int, last: int) -> None:
-        rows = torch.arange(first, last)
-        there = rows.to(z.device)
-        made[there] = network.predict(z[there], steps[rows], text[there])
-
-    batch_size.each(z, len(z), "sample", work)
-    return network.checked(made)
 
 
 def initial_noise(network: Denoiser, seeds: Sequence[int], size: Size) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pixalign.core.checks import check_choice
-from pixalign.diffusion.objectives import omega, per_step, to_epsilon, to_sample
+from pixalign.diffusion.objectives import OBJECTIVES, per_step, to_epsilon, to_sample
 from pixalign.diffusion.timesteps import WEIGHTINGS
 
 
@@ -58,11 +58,10 @@ class Steps:
         is the loss the network was trained with.
         """
         check_choice("weighting", weighting, WEIGHTINGS)
-        weights = {
-            "uniform": lambda: torch.ones_like(self.time),
-            "likelihood": lambda: -self.lambda_slope,
-            "native": lambda: -self.lambda_slope * omega(objective, self),
-        }[weighting]()
+        weights = torch.ones_like(self.time) if weighting == "uniform" else -self.lambda_slope
+        if weighting == "native":
+            check_choice("objective", objective, tuple(OBJECTIVES))
+            weights = weights * OBJECTIVES[objective].omega(self)
         return weights / weights.sum()
 
 

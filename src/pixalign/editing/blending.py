@@ -53,7 +53,7 @@ class AttentionBlend(Blend):
         self, backbone: Backbone, plans: Sequence[EditPlan], latent: Size, threshold: float
     ) -> None:
         """A plan without words for the blend is edited everywhere."""
-        self.latent, self.threshold = latent, threshold
+        self.latent, self.threshold, device = latent, threshold, backbone.device
         reading = [site for site in backbone.sites if site.reads_text]
         factor = grid_factor(reading, latent)
         self.sites = tuple(site for site in reading if site.factor == factor)
@@ -63,11 +63,10 @@ class AttentionBlend(Blend):
         for row, plan in enumerate(plans):
             for side, columns in enumerate(plan.blend_columns or ()):
                 matrices[row + side * count, list(columns)] = 1 / len(columns)
-        without = [plan.blend_columns is None for plan in plans]
-        self.everywhere = torch.tensor(without).to(backbone.device)
-        self.reader.columns = matrices.to(backbone.device)
+        self.reader.columns = matrices.to(device)
         # The conditional half of a batch [sources, targets, sources, targets].
         self.reader.rows = slice(2 * count, None)
+        self.everywhere = torch.tensor([p.blend_columns is None for p in plans], device=device)
         self.total: Tensor | None = None  # [2n, 1, h, w]
 
     @contextmanager

@@ -105,17 +105,17 @@ class InversionCache:
 
 
 def inversion_keys(
-    backbone: Backbone,
+    model: AlignmentModel,
     pictures: Sequence[Image.Image],
     prompts: Sequence[str],
     settings: InversionSettings,
-    name: str | None = None,
 ) -> list[str]:
     """The SHA-256 of all that each inversion depends on: pixels, size, prompt, settings, model.
 
     Models are told apart by name, number type, noise schedule and some numbers of each of their
     weights. Where these cannot be seen, under sequential offloading, there are no keys.
     """
+    backbone = model.backbone
     weights = _weights(backbone)
     if weights is None:
         return []
@@ -123,7 +123,7 @@ def inversion_keys(
     values = {
         "format": _FORMAT,
         "settings": asdict(settings),
-        "model": {"name": name, **backbone.record(), "device": None},
+        "model": {"name": model.name, **backbone.record(), "device": None},
         "weights": weights,
         "path": [part.tolist() for part in (steps.time, steps.alpha, steps.sigma)],
     }
@@ -163,22 +163,18 @@ def inversions_of(
     Those that the cache holds are read, the others made together and kept there. A model whose
     weights cannot be seen keeps nothing. A damaged file is made anew, with a warning.
     """
-    keys: list[str] = []
-    if cache is not None and pictures:
-        keys = inversion_keys(model.backbone, pictures, prompts, settings, model.name)
+    if not pictures:
+        return []
+    keys = [] if cache is None else inversion_keys(model, pictures, prompts, settings)
     known: dict[int, Inversion] = {}
-    for row, key in enumerate(keys):
-        kept = None if cache is None else cache.read(key, prompts[row], settings)
-        if kept is not None:
-            known[row] = kept
+    if cache is not None:
+        read = (cache.read(key, prompts[row], settings) for row, key in enumerate(keys))
+        known = {row: inversion for row, inversion in enumerate(read) if inversion is not None}
     missing = [row for row in range(len(pictures)) if row not in known]
     if missing:
         size = pictures[0].height, pictures[0].width
         pixels = torch.cat([to_pixels(pictures[row], size) for row in missing])
-        texts = [prompts[row] for row in missing]
-        made = invert_pictures(
-            model.backbone, pixels, texts, settings, model.batch_size, model.progress
-        )
+        made = invert_pictures(model, pixels, [prompts[row] for row in missing], settings)
         known.update(zip(missing, made, strict=True))
         if cache is not None and keys:
             for row in missing:

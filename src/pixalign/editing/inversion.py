@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,9 +19,8 @@ from pixalign.backbones.gradients import gradients_to_inputs
 from pixalign.core.batching import BatchSize
 from pixalign.core.checks import check_choice
 from pixalign.core.progress import Progress
-from pixalign.core.values import TextCondition
-from pixalign.diffusion.sampling import GuidedOutput, guided, outputs, repeated, sample
-from pixalign.diffusion.schedule import SamplingPath
+from pixalign.core.protocols import AlignmentModel
+from pixalign.diffusion.sampling import Sampler, guided
 
 INVERSIONS = ("null-text", "ddim")
 
@@ -70,25 +70,20 @@ class Inversion:
 
 
 def invert_pictures(
-    backbone: Backbone,
-    pixels: Tensor,
-    prompts: Sequence[str],
-    settings: InversionSettings,
-    batch_size: BatchSize | None = None,
-    progress: bool = False,
+    model: AlignmentModel, pixels: Tensor, prompts: Sequence[str], settings: InversionSettings
 ) -> list[Inversion]:
     """Invert pictures float32 [B, 3, H, W] in [-1, 1] with a prompt each, all together."""
-    limits = batch_size or BatchSize()
-    path = backbone.schedule.path(settings.steps)
+    backbone: Backbone = model.backbone
     texts = backbone.encode_text(list(prompts))
+    sampler = Sampler(backbone, texts, settings.steps, settings.guidance, model.batch_size)
     latents = torch.cat([backbone.encode_image(picture[None]) for picture in pixels])
     passes = len(pixels) * settings.steps
-    with Progress(passes, "invert", progress, "step") as bar:
-        trajectory = ddim_trajectory(backbone, latents, texts, path, limits, bar)
+    with Progress(passes, "invert", model.progress, "step") as bar:
+        trajectory = ddim_trajectory(sampler, latents, bar)
     embeds = None
     if settings.method == "null-text":
-        with Progress(passes, "null-text", progress, "step") as bar:
-            embeds = null_text(backbone, trajectory, texts, path, settings, limits, bar)
+        with Progress(passes, "null-text", model.progress, "step") as bar:
+            embeds = null_text(sampler, trajectory, settings, bar)
     return [
         Inversion(
             prompt=prompt,
@@ -100,104 +95,80 @@ def invert_pictures(
     ]
 
 
-def ddim_trajectory(
-    backbone: Backbone,
-    latents: Tensor,
-    texts: TextCondition,
-    path: SamplingPath,
-    batch_size: BatchSize | None = None,
-    bar: Progress | None = None,
-) -> Tensor:
-    """Up the path from pictures' latents [B, C, h, w] under texts [B], without guidance.
+def ddim_trajectory(sampler: Sampler, latents: Tensor, bar: Progress | None = None) -> Tensor:
+    """Up the path from pictures' latents [B, C, h, w] under their texts, without guidance.
 
     The trajectory float32 [T + 1, B, C, h, w]: [i] is where step i begins, [T] the pictures.
     """
-    trajectory, limits = [latents], batch_size or BatchSize()
+    trajectory = [latents]
 
     def output(index: int, z: Tensor) -> Tensor:
-        return outputs(backbone, z, path.at(index, len(z)), texts, limits)
+        return sampler.output(index, z, sampler.texts)
 
     def keep(index: int, z: Tensor) -> Tensor:
         trajectory.append(z)
         return z
 
-    sample(backbone, latents, path, output, after=keep, backwards=True, bar=bar)
+    sampler.run(latents, output, after=keep, backwards=True, bar=bar)
     return torch.stack(trajectory[::-1])
 
 
 def null_text(
-    backbone: Backbone,
-    trajectory: Tensor,
-    texts: TextCondition,
-    path: SamplingPath,
-    settings: InversionSettings,
-    batch_size: BatchSize | None = None,
-    bar: Progress | None = None,
+    sampler: Sampler, trajectory: Tensor, settings: InversionSettings, bar: Progress | None = None
 ) -> Tensor:
     """Embeddings float32 [T, B, L, D] of "nothing" with which guided steps stay on a trajectory.
 
     Each step begins with the embeddings of the one before and a fresh Adam, and where the guided
     steps so far have led. Pictures are independent of each other, however many go together.
     """
-    limits = batch_size or BatchSize()
-    output = _FittedOutput(backbone, trajectory, texts, path, settings, limits)
+    output = _FittedOutput(sampler, trajectory, settings)
     # A GPU's memory is small; a CPU's is large, and it is the slower one.
-    checkpointing = backbone.device.type != "cpu"
-    with gradients_to_inputs(backbone.denoiser, checkpointing=checkpointing):
-        sample(backbone, trajectory[0], path, output, bar=bar)
+    checkpointing = output.backbone.device.type != "cpu"
+    with gradients_to_inputs(output.backbone.denoiser, checkpointing=checkpointing):
+        sampler.run(trajectory[0], output, bar=bar)
     return torch.stack(output.fitted)
 
 
 class _FittedOutput:
     """The guided output of B pictures whose "nothing" is fitted first; ``fitted`` keeps it."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        trajectory: Tensor,
-        texts: TextCondition,
-        path: SamplingPath,
-        settings: InversionSettings,
-        batch_size: BatchSize,
-    ) -> None:
-        self.backbone, self.trajectory, self.texts, self.path = backbone, trajectory, texts, path
-        self.settings, self.batch_size = settings, batch_size
-        self.empty = backbone.unconditional()
-        self.embeds = self.empty.repeated(trajectory.shape[1]).embeds.float()
+    def __init__(self, sampler: Sampler, trajectory: Tensor, settings: InversionSettings) -> None:
+        self.sampler, self.trajectory, self.settings = sampler, trajectory, settings
+        self.backbone = cast(Backbone, sampler.network)
+        self.embeds = sampler.nothing(trajectory.shape[1]).embeds.float()
         self.fitted: list[Tensor] = []  # [B, L, D] a step
 
     def __call__(self, index: int, z: Tensor) -> Tensor:
         """Fit, note and go on with what was fitted."""
-        steps = self.path.at(index, len(z))
-        towards = outputs(self.backbone, z, steps, self.texts, self.batch_size)
+        sampler = self.sampler
+        towards = sampler.output(index, z, sampler.texts)
         embeds = self.embeds.clone()
 
         def work(first: int, last: int) -> None:
             rows = torch.arange(first, last, device=z.device)
             embeds[first:last] = self._optimised(index, z[rows], towards[rows], rows)
 
-        self.batch_size.each(z, len(z), "null-text", work)
+        (sampler.batch_size or BatchSize()).each(z, len(z), "null-text", work)
         self.embeds = embeds
         self.fitted.append(embeds)
-        nothing = repeated(self.empty, len(z), embeds)
-        away = outputs(self.backbone, z, steps, nothing, self.batch_size)
-        return guided(towards, away, self.settings.guidance)
+        away = sampler.output(index, z, sampler.nothing(len(z), embeds))
+        return guided(towards, away, sampler.guidance)
 
     def _optimised(self, index: int, z: Tensor, towards: Tensor, rows: Tensor) -> Tensor:
         """Adam on each picture's embeddings until its loss is small or the steps are used up.
 
         A parameter a picture: one that is done has no gradient, so that Adam leaves it alone.
         """
-        rate, bound = self.settings.at(index)
+        sampler, (rate, bound) = self.sampler, self.settings.at(index)
         wanted = self.trajectory[index + 1][rows]
         free = [self.embeds[row].clone().requires_grad_() for row in rows.tolist()]
         optimizer = torch.optim.Adam(free, lr=rate)
         going = list(range(len(free)))
         for _ in range(self.settings.inner_steps):
-            text = repeated(self.empty, len(going), torch.stack([free[row] for row in going]))
-            away = self.backbone.output(z[going], self.path.at(index, len(going)), text)
-            moved = guided(towards[going], away, self.settings.guidance)
-            there = self.path.advance(self.backbone.objective, moved, z[going], index)
+            nothing = sampler.nothing(len(going), torch.stack([free[row] for row in going]))
+            away = self.backbone.output(z[going], sampler.path.at(index, len(going)), nothing)
+            moved = guided(towards[going], away, sampler.guidance)
+            there = sampler.path.advance(self.backbone.objective, moved, z[going], index)
             squares = (there - wanted[going]).square().flatten(1)
             # The sum, not the mean: half precision would lose the mean's small gradients.
             gradients = torch.autograd.grad(squares.sum(), [free[row] for row in going])
@@ -217,13 +188,13 @@ def reconstruct(
 ) -> Tensor:
     """The pictures float32 [B, 3, H, W] in [0, 1] to which inversions of one kind lead."""
     settings, limits = inversions[0].settings, batch_size or BatchSize()
-    path = backbone.schedule.path(settings.steps)
     texts = backbone.encode_text([inversion.prompt for inversion in inversions])
-    known = [own.unconditional for own in inversions if own.unconditional is not None]
-    own = torch.stack(known, 1).__getitem__ if known else None
-    output = GuidedOutput(backbone, path, texts, settings.guidance, limits, own)
+    sampler = Sampler(backbone, texts, settings.steps, settings.guidance, limits)
+    fitted = [own.unconditional for own in inversions if own.unconditional is not None]
+    if fitted:
+        sampler.unconditional = torch.stack(fitted, 1).__getitem__
     noise = torch.cat([inversion.noise for inversion in inversions]).to(backbone.device)
-    return backbone.decode_latents(sample(backbone, noise, path, output))
+    return backbone.decode_latents(sampler.run(noise))
 
 
 def psnr(pictures: Tensor, others: Tensor) -> Tensor:

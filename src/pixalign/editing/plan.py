@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,7 @@ from pixalign.backbones import Backbone
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Phrase, Size
-from pixalign.diffusion.sampling import GuidedOutput, initial_noise, sample, to_pictures
+from pixalign.diffusion.sampling import Sampler, initial_noise, to_pictures
 from pixalign.editing.cache import InversionCache, inversions_of
 from pixalign.editing.inversion import InversionSettings
 from pixalign.editing.request import EditRequest, EditSettings
@@ -25,7 +24,7 @@ from pixalign.text.pairing import Columns, Pairing, columns_of, pair
 from pixalign.text.prompts import Span, head_noun, occurrences_of
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class EditPlan:
     """One edit, ready to be drawn.
 
@@ -58,70 +57,40 @@ def plan_edits(
     """Pair the prompts, invert the pictures or draw the seeds' noise, and align the sources."""
     if settings.aligned_by is not None:
         METHODS[settings.aligned_by](model)  # refuses a model that the method does not know
-    backbone: Backbone = model.backbone
+    plans = [_plan(model.backbone, request, size) for request in requests]
+    given = {plan: plan.picture for plan in plans if plan.picture is not None}
+    prompts = [plan.pairing.source for plan in given]
+    ways = inversions_of(model, list(given.values()), prompts, inversion, cache)
+    for plan, way in zip(given, ways, strict=True):
+        plan.noise, plan.unconditional = way.noise.to(plan.noise.device), way.unconditional
+    _align_sources(model, [plan for plan in plans if plan.pairing.changes], settings)
+    return plans
+
+
+def _plan(backbone: Backbone, request: EditRequest, size: Size) -> EditPlan:
+    """An edit as far as it is known without a pass of the network."""
     length = backbone.unconditional().embeds.shape[1]
-    plans = []
-    for request in requests:
-        pairing = pair(backbone, request.source, request.target, length, request.weights)
-        picture = request.picture
-        if picture is not None:
-            picture = picture.resize(size[::-1], Image.Resampling.BILINEAR)
-        plans.append(
-            EditPlan(
-                request,
-                pairing,
-                initial_noise(backbone, [request.seed], size),
-                picture=picture,
-                blend_columns=_blend_columns(backbone, request, pairing, length),
-            )
-        )
-    return _aligned(model, _inverted(model, plans, inversion, cache), settings)
-
-
-def _blend_columns(
-    backbone: Backbone, request: EditRequest, pairing: Pairing, length: int
-) -> tuple[Columns, Columns] | None:
-    """The columns of the words for the local blend: those given, or those that change."""
+    pairing = pair(backbone, request.source, request.target, length, request.weights)
     if request.blend_words is not None:
-        source, target = request.blend_words
-        return (
-            columns_of(backbone, pairing.source, source, length),
-            columns_of(backbone, pairing.target, target, length),
-        )
-    parts = [part for change in pairing.changes for part in change.columns]
-    if not parts:
-        return None
-    ours, theirs = ({c for part in parts for c in part[side]} for side in (0, 1))
-    return tuple(sorted(ours)), tuple(sorted(theirs))
+        texts = zip((pairing.source, pairing.target), request.blend_words, strict=True)
+        ours, theirs = (columns_of(backbone, text, words, length) for text, words in texts)
+    else:
+        parts = [part for change in pairing.changes for part in change.columns]
+        ours, theirs = (tuple(sorted({c for part in parts for c in part[i]})) for i in (0, 1))
+    noise, picture = initial_noise(backbone, [request.seed], size), request.picture
+    if picture is not None:
+        picture = picture.resize(size[::-1], Image.Resampling.BILINEAR)
+    columns = (ours, theirs) if ours else None
+    return EditPlan(request, pairing, noise, picture=picture, blend_columns=columns)
 
 
-def _inverted(
-    model: AlignmentModel,
-    plans: Sequence[EditPlan],
-    inversion: InversionSettings,
-    cache: InversionCache | None,
-) -> list[EditPlan]:
-    """The plans, those of given pictures with the way that leads to them."""
-    pictures = {row: plan.picture for row, plan in enumerate(plans) if plan.picture is not None}
-    prompts = [plans[row].pairing.source for row in pictures]
-    ways = inversions_of(model, list(pictures.values()), prompts, inversion, cache)
-    inverted = list(plans)
-    for row, way in zip(pictures, ways, strict=True):
-        noise = way.noise.to(model.backbone.device)
-        inverted[row] = dataclasses.replace(
-            plans[row], noise=noise, unconditional=way.unconditional
-        )
-    return inverted
-
-
-def _aligned(
+def _align_sources(
     model: AlignmentModel, plans: Sequence[EditPlan], settings: EditSettings
-) -> list[EditPlan]:
-    """The plans, those in which words change with these words' heatmaps, if any are needed."""
-    rows = [row for row, plan in enumerate(plans) if plan.pairing.changes]
-    if settings.aligned_by is None or not rows:
-        return list(plans)
-    asked = [classes_of(plans[row].pairing, plans[row].request.entities) for row in rows]
+) -> None:
+    """Give plans in which words change these words' heatmaps, if any are needed."""
+    if settings.aligned_by is None or not plans:
+        return
+    asked = [classes_of(plan.pairing, plan.request.entities) for plan in plans]
     if METHODS[settings.aligned_by].calibrations[0] != "none" and any(
         len(classes) == 1 for classes, _ in asked
     ):
@@ -132,21 +101,15 @@ def _aligned(
             stacklevel=5,
         )
     alignments: list[Alignment] = model.align(
-        _source_pictures(model, [plans[row] for row in rows], settings),
+        _source_pictures(model, plans, settings),
         [classes for classes, _ in asked],
         method=settings.aligned_by,
-        caption=[plans[row].pairing.source for row in rows],
+        caption=[plan.pairing.source for plan in plans],
     )
-    aligned = list(plans)
-    for row, alignment, (_, owners) in zip(rows, alignments, asked, strict=True):
+    for plan, alignment, (_, owners) in zip(plans, alignments, asked, strict=True):
         assert alignment.config.threshold is not None, "the config of a result is resolved"
-        aligned[row] = dataclasses.replace(
-            plans[row],
-            heatmaps=torch.from_numpy(alignment.heatmaps[owners]),
-            threshold=alignment.config.threshold,
-            alignment=alignment,
-        )
-    return aligned
+        plan.heatmaps = torch.from_numpy(alignment.heatmaps[owners])
+        plan.threshold, plan.alignment = alignment.config.threshold, alignment
 
 
 def _source_pictures(
@@ -154,17 +117,14 @@ def _source_pictures(
 ) -> list[Image.Image]:
     """The given pictures, and those that the model draws from the others' noise."""
     backbone, unseen = model.backbone, [plan for plan in plans if plan.picture is None]
-    drawn: list[Image.Image] = []
+    drawn: Iterator[Image.Image] = iter(())
     if unseen:
         texts = backbone.encode_text([plan.pairing.source for plan in unseen])
+        sampler = Sampler(backbone, texts, settings.steps, settings.guidance, model.batch_size)
         noise = torch.cat([plan.noise for plan in unseen])
-        path = backbone.schedule.path(settings.steps)
-        output = GuidedOutput(backbone, path, texts, settings.guidance, model.batch_size)
-        with Progress(len(unseen) * len(path), "draw", model.progress, "step") as bar:
-            latents = sample(backbone, noise, path, output, bar=bar)
-        drawn = to_pictures(backbone.decode_latents(latents))
-    rest = iter(drawn)
-    return [next(rest) if plan.picture is None else plan.picture for plan in plans]
+        with Progress(len(unseen) * settings.steps, "draw", model.progress, "step") as bar:
+            drawn = iter(to_pictures(backbone.decode_latents(sampler.run(noise, bar=bar))))
+    return [next(drawn) if plan.picture is None else plan.picture for plan in plans]
 
 
 def classes_of(pairing: Pairing, entities: Sequence[str]) -> tuple[list[Phrase], list[int]]:

@@ -14,11 +14,7 @@ from pixalign.pictures.reading import read_image
 
 # By name the method of `pixalign.methods` whose heatmaps say where new words attend;
 # Prompt-to-Prompt asks none.
-EDITING_METHODS: dict[str, str | None] = {
-    "elbo": "elbo",
-    "diffsegmenter": "diffsegmenter",
-    "ptp": None,
-}
+EDITING_METHODS = {"elbo": "elbo", "diffsegmenter": "diffsegmenter", "ptp": None}
 BLENDS = ("attention", "heatmap", None)
 
 

@@ -56,12 +56,10 @@ class Edit:
         if self.heatmap is not None:
             panels.append((self.heatmap, f"heatmap: {', '.join(old for old, _ in self.changes)}"))
         panels.append((self.edited, f"{self.method}: {self.target_prompt}"))
-        longest = max(self.source.size)
+        longest, nearest = max(self.source.size), Image.Resampling.NEAREST
         side = longest * max(1, math.ceil(_SIDE / longest))
-        nearest = Image.Resampling.NEAREST
-        return picture_grid(
-            [panels], side=side, text=max(14, side // 24), lines=12, resample=nearest
-        )
+        text = max(14, side // 24)
+        return picture_grid([panels], side=side, text=text, lines=12, resample=nearest)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pictures, as JSON-able values."""
@@ -83,7 +81,8 @@ class Edit:
 
         Without a heatmap, one that an earlier edit left there is removed.
         """
-        place = make_folder(folder)
+        made = make_folder(folder)
+        (made / "heatmap.png").unlink(missing_ok=True)
         pictures = {
             "source": self.source,
             "reconstruction": self.reconstruction,
@@ -91,10 +90,7 @@ class Edit:
             "heatmap": self.heatmap,
             "compare": self.compare(),
         }
-        written = []
-        for name, picture in pictures.items():
-            if picture is None:
-                (place / f"{name}.png").unlink(missing_ok=True)
-            else:
-                written.append(write_png(place / f"{name}.png", picture))
-        return [*written, write_json(place / "edit.json", self.to_dict())]
+        written = [
+            write_png(made / f"{name}.png", p) for name, p in pictures.items() if p is not None
+        ]
+        return [*written, write_json(made / "edit.json", self.to_dict())]

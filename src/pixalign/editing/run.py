@@ -9,17 +9,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from pixalign.attention.writing import AttentionWriter
 from pixalign.backbones import Backbone
-from pixalign.core.batching import BatchSize
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Size
-from pixalign.diffusion.sampling import GuidedOutput, picture_size, sample, to_pictures
+from pixalign.diffusion.sampling import Sampler, picture_size, to_pictures
 from pixalign.editing.blending import AttentionBlend, Blend, heatmap_mask
 from pixalign.editing.cache import InversionCache
 from pixalign.editing.inversion import InversionSettings, reconstruction_figures
@@ -79,6 +77,13 @@ def edit(
     how = dataclasses.replace(how, steps=steps, guidance=settings.guidance)
     kept = InversionCache.of(cache)
     backbone.schedule.path(steps)  # names a number of steps that is not allowed
+    record = {
+        "settings": dataclasses.asdict(settings),
+        "model": model.record(),
+        "versions": versions(),
+        "inversion": dataclasses.asdict(how),
+        "cache": None if kept is None else str(kept.folder),
+    }
     by_size: dict[Size, list[int]] = {}
     for row, request in enumerate(requests):
         by_size.setdefault(_size(backbone, request, size), []).append(row)
@@ -86,8 +91,9 @@ def edit(
     try:
         for where, rows in by_size.items():
             plans = plan_edits(model, [requests[row] for row in rows], settings, how, kept, where)
-            made = _results(model, plans, settings, how, kept)
-            edits.update(zip(rows, made, strict=True))
+            pixels = [backbone.decode_latents(z) for z in draw_plans(model, plans, settings)]
+            for row, plan, *made in zip(rows, plans, *pixels, strict=True):
+                edits[row] = _result(backbone, plan, torch.stack(made), record)
     finally:
         backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
     ordered = [edits[row] for row in range(len(requests))]
@@ -104,15 +110,12 @@ def _size(backbone: Backbone, request: EditRequest, size: Size | None) -> Size:
 
 
 def draw_plans(
-    backbone: Backbone,
-    plans: Sequence[EditPlan],
-    settings: EditSettings,
-    batch_size: BatchSize,
-    bar: Progress | None = None,
+    model: AlignmentModel, plans: Sequence[EditPlan], settings: EditSettings
 ) -> tuple[Tensor, Tensor]:
     """The latents [B, C, h, w] of all sources and of all targets, in batches of whole pairs."""
     shape = (len(plans), *plans[0].noise.shape[1:])
-    ends = torch.empty(2, *shape, device=backbone.device)
+    ends = torch.empty(2, *shape, device=model.backbone.device)
+    bar = Progress(len(plans) * settings.steps, "edit", model.progress, "step")
 
     def work(first: int, last: int) -> None:
         done = 0
@@ -120,17 +123,16 @@ def draw_plans(
         def step() -> None:
             nonlocal done
             done += last - first
-            if bar is not None:
-                bar.advance(last - first)
+            bar.advance(last - first)
 
         try:
-            ends[:, first:last] = _drawn(backbone, plans[first:last], settings, step)
+            ends[:, first:last] = _drawn(model.backbone, plans[first:last], settings, step)
         except RuntimeError:
-            if bar is not None:
-                bar.advance(-done)  # a batch that failed begins anew
+            bar.advance(-done)  # a batch that failed begins anew
             raise
 
-    batch_size.each(plans[0].noise, len(plans), "edit", work, rows=_ROWS)
+    with bar:
+        model.batch_size.each(plans[0].noise, len(plans), "edit", work, rows=_ROWS)
     return ends[0], ends[1]
 
 
@@ -142,11 +144,11 @@ def _drawn(
     The batch is [sources, targets] without their texts, then with them; sources write into targets.
     """
     count, device = len(plans), backbone.device
-    path = backbone.schedule.path(settings.steps)
     noise = torch.cat([plan.noise for plan in plans]).to(device)
     prompts = [plan.pairing.source for plan in plans] + [plan.pairing.target for plan in plans]
-    output = GuidedOutput(backbone, path, backbone.encode_text(prompts), settings.guidance)
-    output.unconditional = _unconditional(plans, output.empty.embeds[0].float())
+    texts = backbone.encode_text(prompts)
+    sampler = Sampler(backbone, texts, settings.steps, settings.guidance)
+    sampler.unconditional = _unconditional(plans, sampler.empty.embeds[0].float())
     writer = AttentionWriter(backbone.sites)
     rows = [row for row, plan in enumerate(plans) if plan.pairing.differs]
     writer.sources = torch.tensor(rows, dtype=torch.long, device=device) + 2 * count
@@ -171,7 +173,7 @@ def _drawn(
         attached.enter_context(writer.attached(backbone.denoiser))
         if blend is not None:
             attached.enter_context(blend.attached(backbone))
-        z = sample(backbone, torch.cat([noise, noise]), path, output, before=before, after=after)
+        z = sampler.run(torch.cat([noise, noise]), before=before, after=after)
     return torch.stack(z.chunk(2))
 
 
@@ -210,57 +212,25 @@ def _blend(
     return None
 
 
-def _results(
-    model: AlignmentModel,
-    plans: Sequence[EditPlan],
-    settings: EditSettings,
-    inversion: InversionSettings,
-    cache: InversionCache | None,
-) -> list[Edit]:
-    """Draw the plans, decode what they lead to, and say how they came about."""
-    backbone: Backbone = model.backbone
-    with Progress(len(plans) * settings.steps, "edit", model.progress, "step") as bar:
-        ends = draw_plans(backbone, plans, settings, model.batch_size, bar)
-    pixels = [backbone.decode_latents(latents) for latents in ends]
-    record = {
-        "settings": dataclasses.asdict(settings),
-        "model": model.record(),
-        "versions": versions(),
-    }
-    of_picture = {
-        "inversion": dataclasses.asdict(inversion),
-        "cache": None if cache is None else str(cache.folder),
-    }
-    edits = []
-    for plan, again, *pictures in zip(plans, pixels[0], *map(to_pictures, pixels), strict=True):
-        figures: dict[str, float] = {}
-        if plan.picture is not None:
-            given = to_pixels(plan.picture, (plan.picture.height, plan.picture.width))
-            (figures,) = reconstruction_figures(backbone, given, again[None])
-        about = of_picture if plan.picture is not None else dict.fromkeys(of_picture)
-        edits.append(_result(plan, pictures, figures, settings.method, {**record, **about}))
-    return edits
-
-
-def _result(
-    plan: EditPlan,
-    pictures: Sequence[Image.Image],
-    figures: Mapping[str, float],
-    method: str,
-    record: Mapping[str, Any],
-) -> Edit:
+def _result(backbone: Backbone, plan: EditPlan, pixels: Tensor, record: Mapping[str, Any]) -> Edit:
+    """Reconstruction and edited picture, pixels [2, 3, H, W], and how they came about."""
     request, pairing, alignment = plan.request, plan.pairing, plan.alignment
-    scores = None
+    reconstruction, edited = to_pictures(pixels)
+    figures, scores = {}, None
+    if plan.picture is None:
+        record = {**record, "inversion": None, "cache": None}
+    else:
+        given = to_pixels(plan.picture, (plan.picture.height, plan.picture.width))
+        (figures,) = reconstruction_figures(backbone, given, pixels[:1])
     if alignment is not None:
         scores = dict(zip(alignment.classes, alignment.scores.tolist(), strict=True))
-    reconstruction, edited = pictures
     return Edit(
         source=plan.picture or reconstruction,
         reconstruction=reconstruction,
         edited=edited,
         source_prompt=pairing.source,
         target_prompt=pairing.target,
-        method=method,
+        method=record["settings"]["method"],
         changes=tuple((change.source, change.target) for change in pairing.changes),
         heatmaps=None if plan.heatmaps is None else plan.heatmaps.numpy(),
         figures=figures,

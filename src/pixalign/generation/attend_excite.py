@@ -29,7 +29,7 @@ class AttendExcite(LatentOptimization):
 
     def __init__(self, plan: GenerationPlan) -> None:
         super().__init__(plan)
-        steps = len(plan.path)
+        steps = plan.settings.steps
         self.targets = {round(index * steps / 50): target for index, target in TARGETS.items()}
         self.scales = torch.linspace(1.0, 0.5, steps, dtype=torch.float64).sqrt().tolist()
 

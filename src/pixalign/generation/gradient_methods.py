@@ -77,7 +77,7 @@ class LatentOptimization(GenerationMethod, ABC):
 
     def before(self, index: int, z: Tensor) -> Tensor:
         """The latents [B, C, h, w] moved, where the method acts."""
-        early = index < len(self.plan.path) / 2
+        early = index < self.plan.settings.steps / 2
         if not (early and self.pictures and self.plan.settings.acts(index)):
             return z
         rows = torch.tensor(self.pictures, device=z.device)
@@ -107,8 +107,8 @@ class LatentOptimization(GenerationMethod, ABC):
         plan, rows = self.plan, torch.tensor(pictures, device=z.device)
         with gradients_to_inputs(plan.backbone.denoiser, checkpointing=False):
             latents = z[rows].clone().requires_grad_(True)
-            steps, text = plan.path.at(index, len(rows)), plan.texts[rows]
-            maps = attention_maps(plan.backbone, latents, steps, text, self.sites)
+            steps, text = self.sampler.path.at(index, len(rows)), plan.texts[rows]
+            maps = differentiable_maps(plan.backbone, latents, steps, text, self.sites)
             losses = [
                 self.losses(picture, read)
                 for picture, read in zip(pictures, maps.unbind(), strict=True)
@@ -134,7 +134,7 @@ def map_sites(backbone: Backbone) -> tuple[Site, ...]:
     return tuple(site for site in cross if site.factor == factor)
 
 
-def attention_maps(
+def differentiable_maps(
     backbone: Backbone, z: Tensor, steps: Steps, text: TextCondition, sites: Sequence[Site]
 ) -> Tensor:
     """Mean attention over heads and sites, float32 [B, L, h, w], with gradients to the latents z.

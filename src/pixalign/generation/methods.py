@@ -12,7 +12,7 @@ from pixalign.alignment.calibrate import alignment_scores
 from pixalign.backbones import Backbone
 from pixalign.core.values import TextCondition
 from pixalign.diffusion.objectives import to_epsilon
-from pixalign.diffusion.sampling import GuidedOutput, guided, outputs
+from pixalign.diffusion.sampling import guided
 from pixalign.generation.plan import GenerationPlan
 from pixalign.text.entities import Entity
 from pixalign.text.weighting import weighted
@@ -31,11 +31,8 @@ class GenerationMethod:
     needs: ClassVar[str]  # of a prompt, to do anything
 
     def __init__(self, plan: GenerationPlan) -> None:
-        self.plan = plan
-        self.guided_output = GuidedOutput(
-            plan.backbone, plan.path, plan.texts, plan.settings.guidance, plan.batch_size
-        )
-        shapes = [(len(plan.path), len(columns)) for columns in plan.columns]
+        self.plan, self.sampler = plan, plan.sampler
+        shapes = [(plan.settings.steps, len(columns)) for columns in plan.columns]
         self.weights = [torch.ones(shape) for shape in shapes]
         self.errors = [torch.full(shape, torch.nan) for shape in shapes]
 
@@ -54,7 +51,7 @@ class GenerationMethod:
 
     def output(self, index: int, z: Tensor) -> Tensor:
         """The guided output for latents [B, C, h, w]."""
-        return self.guided_output(index, z)
+        return self.sampler.guided(index, z)
 
 
 class Plain(GenerationMethod):
@@ -103,26 +100,22 @@ class Elbo(GenerationMethod):
         if not len(self.owners) or not plan.settings.acts(index):
             return super().output(index, z)
         owners = self.owners.to(z.device)
-        texts = [self.guided_output.empty.repeated(len(z)), plan.texts, self.entity_texts]
+        texts = [self.sampler.nothing(len(z)), plan.texts, self.entity_texts]
         latents = torch.cat([z, z, z[owners]])
-        said = self._outputs(index, latents, TextCondition.concatenate(texts))
+        said = self.sampler.output(index, latents, TextCondition.concatenate(texts))
         empty, full, alone = torch.split(said, [len(z), len(z), len(owners)])
         weights = self._weights(index, self._differences(index, full, alone))
         rows = (weights > 1).any(1).nonzero()[:, 0].to(z.device)
         if len(rows):
             whole = plan.texts[rows]
             embeds = weighted(whole.embeds, self.blank, weights[rows.cpu()])
-            heavy = self._outputs(index, z[rows], TextCondition(embeds, whole.pooled))
+            heavy = self.sampler.output(index, z[rows], TextCondition(embeds, whole.pooled))
             full = full.index_copy(0, rows, heavy)
         return guided(full, empty, plan.settings.guidance)
 
     def weigh(self, errors: Tensor, picture: int, index: int) -> Tensor:
         """The weights [N] of a picture's entities at a step, from their differences [N]."""
         return entity_weights(errors, self.plan.settings.strength)
-
-    def _outputs(self, index: int, z: Tensor, text: TextCondition) -> Tensor:
-        plan = self.plan
-        return outputs(plan.backbone, z, plan.path.at(index, len(z)), text, plan.batch_size)
 
     def _differences(self, index: int, full: Tensor, alone: Tensor) -> Tensor:
         """[E] on the CPU: how far each entity's noise estimate lies from its whole prompt's.
@@ -131,9 +124,8 @@ class Elbo(GenerationMethod):
         latents cancel.
         """
         apart = alone - full[self.owners.to(full.device)]
-        steps = self.plan.path.at(index, len(apart))
-        objective = self.plan.backbone.objective
-        noise = to_epsilon(objective, apart, torch.zeros_like(apart), steps)
+        steps = self.sampler.path.at(index, len(apart))
+        noise = to_epsilon(self.plan.backbone.objective, apart, torch.zeros_like(apart), steps)
         return noise.square().mean((1, 2, 3)).cpu()
 
     def _weights(self, index: int, differences: Tensor) -> Tensor:

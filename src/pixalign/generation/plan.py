@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pixalign.backbones import Backbone
-from pixalign.core.batching import BatchSize
+from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size
-from pixalign.diffusion.sampling import initial_noise
-from pixalign.diffusion.schedule import SamplingPath
+from pixalign.diffusion.sampling import Sampler, initial_noise
 from pixalign.text.entities import Entity
-from pixalign.text.prompts import Prompt, Span
+from pixalign.text.prompts import Prompt
 
 
 @dataclass(frozen=True)
@@ -62,30 +61,31 @@ class GenerationPlan:
 
     def __init__(
         self,
-        backbone: Backbone,
+        model: AlignmentModel,
         requests: Sequence[GenerationRequest],
         settings: GenerationSettings,
         size: Size,
-        batch_size: BatchSize,
     ) -> None:
+        backbone: Backbone = model.backbone
         self.backbone, self.requests, self.settings = backbone, tuple(requests), settings
-        self.batch_size = batch_size
-        self.path: SamplingPath = backbone.schedule.path(settings.steps)
+        self.batch_size = model.batch_size
         self.noise = initial_noise(backbone, [request.seed for request in requests], size)
         self.texts = backbone.encode_text([request.prompt for request in requests])
-        self.columns = tuple(self._columns(request) for request in requests)
+        self.sampler = Sampler(
+            backbone, self.texts, settings.steps, settings.guidance, model.batch_size
+        )
+        self.columns = tuple(
+            tuple(self._columns(request.prompt, entity) for entity in request.entities)
+            for request in requests
+        )
 
-    def _columns(self, request: GenerationRequest) -> tuple[EntityColumns, ...]:
-        length = self.texts.embeds.shape[1]
-        columns = []
-        for entity in request.entities:
-            spans: list[Span] = [entity.span, entity.head, *entity.modifiers]
-            prompt = Prompt(request.prompt, tuple(range(len(spans))), tuple((s,) for s in spans))
-            words, head, *modifiers = self.backbone.columns(prompt, length)
-            if not words:
-                raise ValueError(
-                    f"entity {entity.text!r} is beyond what the model reads of "
-                    f"{request.prompt!r}; shorten the prompt"
-                )
-            columns.append(EntityColumns(words, head or words, tuple(filter(None, modifiers))))
-        return tuple(columns)
+    def _columns(self, prompt: str, entity: Entity) -> EntityColumns:
+        spans = [(span,) for span in (entity.span, entity.head, *entity.modifiers)]
+        located = Prompt(prompt, tuple(range(len(spans))), tuple(spans))
+        words, head, *modifiers = self.backbone.columns(located, self.texts.embeds.shape[1])
+        if not words:
+            raise ValueError(
+                f"entity {entity.text!r} is beyond what the model reads of {prompt!r}; "
+                "shorten the prompt"
+            )
+        return EntityColumns(words, head or words, tuple(filter(None, modifiers)))

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, product
 from pathlib import Path
 
@@ -32,7 +33,7 @@ ANIMALS = tuple("cat dog bird bear lion horse elephant monkey frog turtle rabbit
 OBJECTS = tuple(
     "backpack glasses crown suitcase chair balloon bow car bowl bench clock apple".split()
 )
-COLOURS = tuple("red orange yellow green blue purple pink brown gray black white".split())
+PROMPT_COLOURS = tuple("red orange yellow green blue purple pink brown gray black white".split())
 WORN = ("glasses", "crown", "bow")  # "a cat with a red bow"
 PLURAL = ("glasses",)  # without an article
 
@@ -56,52 +57,32 @@ class Kind:
     nouns: tuple[str, ...]
     modifiers: tuple[tuple[str, ...], ...]
 
+    @classmethod
+    def of(cls, nouns: str, modifiers: str) -> Kind:
+        """From words, and from lists of words with commas between them."""
+        return cls(tuple(nouns.split()), tuple(tuple(w.split()) for w in modifiers.split(",")))
 
-_PATTERNS = ("spotted", "striped", "checkered", "dotted")
+
+_COLOURED = " ".join(PROMPT_COLOURS) + ", spotted striped checkered dotted"
 DVMP_KINDS = {
-    "animal": Kind(
-        tuple(
-            "antelope bear bird cat cow crocodile deer dog donkey duck elephant fox frog giraffe "
-            "goat horse kangaroo lion lizard monkey mouse otter owl panda parrot penguin pig "
-            "rabbit sheep squirrel tiger turtle wolf zebra".split()
-        ),
-        (
-            ("sleepy", "happy", "angry", "curious", "proud"),
-            ("tiny", "small", "big"),
-            ("furry", "fluffy", "wet", "shaggy"),
-            COLOURS,
-            _PATTERNS,
-            ("baby",),
-        ),
+    "animal": Kind.of(
+        "antelope bear bird cat cow crocodile deer dog donkey duck elephant fox frog giraffe goat "
+        "horse kangaroo lion lizard monkey mouse otter owl panda parrot penguin pig rabbit sheep "
+        "squirrel tiger turtle wolf zebra",
+        "sleepy happy angry curious proud, tiny small big, furry fluffy wet shaggy, "
+        f"{_COLOURED}, baby",
     ),
-    "object": Kind(
-        tuple(
-            "backpack balloon basket bell bench bicycle boat book bottle bowl bus car chair clock "
-            "crown cup drum guitar hat kettle ladder lamp mug piano plate shoe sofa spoon "
-            "suitcase table teapot train truck umbrella vase violin".split()
-        ),
-        (
-            ("beautiful", "broken", "elegant"),
-            ("tiny", "small", "big", "tall"),
-            ("modern", "old", "antique"),
-            ("shiny", "dusty", "smooth"),
-            COLOURS,
-            _PATTERNS,
-            ("wooden", "metal", "glass", "plastic", "leather"),
-        ),
+    "object": Kind.of(
+        "backpack balloon basket bell bench bicycle boat book bottle bowl bus car chair clock "
+        "crown cup drum guitar hat kettle ladder lamp mug piano plate shoe sofa spoon "
+        "suitcase table teapot train truck umbrella vase violin",
+        "beautiful broken elegant, tiny small big tall, modern old antique, shiny dusty smooth, "
+        f"{_COLOURED}, wooden metal glass plastic leather",
     ),
-    "food": Kind(
-        tuple(
-            "apple avocado banana carrot coconut cookie cupcake lemon mango mushroom onion orange "
-            "peach pear pepper pineapple plum pumpkin strawberry tomato".split()
-        ),
-        (
-            ("tiny", "small", "big"),
-            ("fresh", "ripe", "rotten", "sliced"),
-            ("shiny", "fuzzy", "frozen"),
-            COLOURS,
-            _PATTERNS,
-        ),
+    "food": Kind.of(
+        "apple avocado banana carrot coconut cookie cupcake lemon mango mushroom onion orange "
+        "peach pear pepper pineapple plum pumpkin strawberry tomato",
+        f"tiny small big, fresh ripe rotten sliced, shiny fuzzy frozen, {_COLOURED}",
     ),
 }
 DVMP_MODIFIERS = 3  # of a noun, at most
@@ -114,18 +95,15 @@ def attend_excite(seed: int = SEED) -> dict[str, tuple[SetPrompt, ...]]:
     worn joins the animal by "with", everything else by "and".
     """
     rng = _generator(seed, "ae")
-    groups: dict[str, list[SetPrompt]] = {group: [] for group in GROUPS}
-    for pair in combinations(ANIMALS, 2):
-        groups["animals"].append(_joined(pair))
-    for animal, thing in product(ANIMALS, OBJECTS):
-        coloured = f"{rng.choice(COLOURS)} {thing}"
-        word = "with" if thing in WORN else "and"
-        groups["animals_objects"].append(_joined((animal, coloured), word))
-    for things in combinations(OBJECTS, 2):
-        colours = rng.choice(COLOURS, 2, replace=False)
-        pair = (f"{colours[0]} {things[0]}", f"{colours[1]} {things[1]}")
-        groups["objects"].append(_joined(pair))
-    return {group: tuple(prompts) for group, prompts in groups.items()}
+    mixed = [
+        _joined(
+            (animal, f"{rng.choice(PROMPT_COLOURS)} {thing}"), "with" if thing in WORN else "and"
+        )
+        for animal, thing in product(ANIMALS, OBJECTS)
+    ]
+    objects = [_joined(_coloured(rng, PROMPT_COLOURS, pair)) for pair in combinations(OBJECTS, 2)]
+    animals = map(_joined, combinations(ANIMALS, 2))
+    return {"animals": tuple(animals), "animals_objects": tuple(mixed), "objects": tuple(objects)}
 
 
 def read_attend_excite(path: str | os.PathLike[str]) -> dict[str, tuple[SetPrompt, ...]]:
@@ -186,24 +164,16 @@ def read_abc6k(path: str | os.PathLike[str]) -> tuple[SetPrompt, ...]:
     return tuple(SetPrompt(caption, (), line // 2) for line, caption in enumerate(captions))
 
 
-def lab_pairs(count: int = LAB_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
-    """ "a photo of dog, palm tree": two of the lab's classes."""
-    return tuple(_lab_prompt(names) for names in _lab_classes(count, seed, "lab-pairs", 2))
-
-
-def lab_attributes(count: int = LAB_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
-    """ "a photo of red dog, blue palm tree": two of the lab's classes in two different colours."""
-    prompts = []
-    colours_of = _generator(seed, "lab-attributes", part=1)
-    for names in _lab_classes(count, seed, "lab-attributes", 2):
-        colours = colours_of.choice(LAB_COLOURS[1:], 2, replace=False)
-        prompts.append(_lab_prompt([f"{c} {n}" for c, n in zip(colours, names, strict=True)]))
+def lab_prompts(
+    name: str, classes: int, coloured: bool, count: int = LAB_COUNT, seed: int = SEED
+) -> tuple[SetPrompt, ...]:
+    """ "a photo of dog, palm tree": so many of the lab's classes, or each in another colour."""
+    rng, prompts = _generator(seed, name, part=1), []
+    for phrases in _lab_classes(count, seed, name, classes):
+        if coloured:
+            phrases = _coloured(rng, LAB_COLOURS[1:], phrases)
+        prompts.append(SetPrompt(PREFIX + ", ".join(phrases), tuple(phrases)))
     return tuple(prompts)
-
-
-def lab_three(count: int = LAB_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
-    """ "a photo of dog, palm tree, taco": three of the lab's classes."""
-    return tuple(_lab_prompt(names) for names in _lab_classes(count, seed, "lab-three", 3))
 
 
 # Each needs no arguments and takes ``seed``; all but Attend-and-Excite's take ``count``.
@@ -212,9 +182,9 @@ PROMPT_SETS: dict[str, Callable[..., tuple[SetPrompt, ...]]] = {
     "ae-animals-objects": lambda seed=SEED: attend_excite(seed)["animals_objects"],
     "ae-objects": lambda seed=SEED: attend_excite(seed)["objects"],
     "dvmp": dvmp,
-    "lab-pairs": lab_pairs,
-    "lab-attributes": lab_attributes,
-    "lab-three": lab_three,
+    "lab-pairs": partial(lab_prompts, "lab-pairs", 2, False),
+    "lab-attributes": partial(lab_prompts, "lab-attributes", 2, True),
+    "lab-three": partial(lab_prompts, "lab-three", 3, False),
 }
 
 
@@ -232,6 +202,12 @@ def _joined(phrases: Sequence[str], word: str = "and") -> SetPrompt:
     return SetPrompt(text, tuple(phrases))
 
 
+def _coloured(rng: np.random.Generator, colours: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Each name after a colour of its own."""
+    drawn = rng.choice(colours, len(names), replace=False)
+    return [f"{colour} {name}" for colour, name in zip(drawn, names, strict=True)]
+
+
 def _with_article(phrase: str) -> str:
     """By the first letter, which is right for every word of the lists here."""
     if phrase.split()[-1] in PLURAL:
@@ -241,7 +217,7 @@ def _with_article(phrase: str) -> str:
 
 def _named(text: str) -> tuple[str, ...]:
     """The two nouns of Attend-and-Excite that a text names, each with a colour before it."""
-    colour = rf"(?:(?:{'|'.join(COLOURS)})\s+)?"
+    colour = rf"(?:(?:{'|'.join(PROMPT_COLOURS)})\s+)?"
     pattern = rf"(?<!\w){colour}(?:{'|'.join(ANIMALS + OBJECTS)})(?!\w)"
     found = tuple(re.findall(pattern, text, re.IGNORECASE))
     return found if len(found) == 2 else ()
@@ -261,10 +237,6 @@ def _drawn(rng: np.random.Generator, words: Sequence[str], used: Sequence[str]) 
     """One of the words that are not used yet; "" when all are."""
     free = [word for word in words if word not in used]
     return free[rng.integers(len(free))] if free else ""
-
-
-def _lab_prompt(phrases: Sequence[str]) -> SetPrompt:
-    return SetPrompt(PREFIX + ", ".join(phrases), tuple(phrases))
 
 
 def _lab_classes(count: int, seed: int, name: str, size: int) -> Iterator[list[str]]:

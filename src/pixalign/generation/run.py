@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from typing import Any
+
+from PIL import Image
 
 from pixalign.core.checks import check_choice
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Size
-from pixalign.diffusion.sampling import picture_size, sample, to_pictures
+from pixalign.diffusion.sampling import picture_size, to_pictures
 from pixalign.generation.attend_excite import AttendExcite
 from pixalign.generation.methods import Elbo, GenerationMethod, Plain
 from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
@@ -79,48 +82,41 @@ def draw_requests(
 ) -> list[Generation]:
     """Draw all requests by one method, many together."""
     where = picture_size(model.backbone, size)
-    results: list[Generation] = []
-    with Progress(settings.steps * len(requests), label, model.progress, "step") as bar:
-        for first in range(0, len(requests), _TOGETHER):
-            part = requests[first : first + _TOGETHER]
-            plan = GenerationPlan(model.backbone, part, settings, where, model.batch_size)
-            results += _drawn(model, plan, kind, bar)
-    return results
-
-
-def _drawn(
-    model: AlignmentModel, plan: GenerationPlan, kind: type[GenerationMethod], bar: Progress
-) -> list[Generation]:
-    """Go the whole path with one method, and decode what it leads to."""
-    backbone, settings, method = plan.backbone, plan.settings, kind(plan)
-    try:
-        z = sample(backbone, plan.noise, plan.path, method.output, before=method.before, bar=bar)
-        images = to_pictures(backbone.decode_latents(z))
-    finally:
-        backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
     record = {
-        "steps": settings.steps,
-        "guidance": settings.guidance,
-        "strength": settings.strength,
+        **dataclasses.asdict(settings),
         "active": list(settings.active),
         "model": model.record(),
         "versions": versions(),
     }
-    return [
-        Generation(
-            image=image,
-            prompt=request.prompt,
-            seed=request.seed,
-            method=kind.name,
-            entities=request.entities,
-            weights=weights.numpy(),
-            errors=errors.numpy(),
-            provenance=record,
-        )
-        for image, request, weights, errors in zip(
-            images, plan.requests, method.weights, method.errors, strict=True
-        )
-    ]
+    results: list[Generation] = []
+    with Progress(settings.steps * len(requests), label, model.progress, "step") as bar:
+        for first in range(0, len(requests), _TOGETHER):
+            plan = GenerationPlan(model, requests[first : first + _TOGETHER], settings, where)
+            method = kind(plan)
+            images = _drawn(plan, method, bar)
+            results += [
+                Generation(
+                    image=image,
+                    prompt=request.prompt,
+                    seed=request.seed,
+                    method=kind.name,
+                    entities=request.entities,
+                    weights=method.weights[row].numpy(),
+                    errors=method.errors[row].numpy(),
+                    provenance=record,
+                )
+                for row, (image, request) in enumerate(zip(images, plan.requests, strict=True))
+            ]
+    return results
+
+
+def _drawn(plan: GenerationPlan, method: GenerationMethod, bar: Progress) -> list[Image.Image]:
+    """Go the whole path with one method, and decode what it leads to."""
+    try:
+        z = plan.sampler.run(plan.noise, method.output, before=method.before, bar=bar)
+        return to_pictures(plan.backbone.decode_latents(z))
+    finally:
+        plan.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
 
 
 def entities_in(

@@ -7,20 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pixalign.alignment.elbo import class_scores
-from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
+from pixalign.alignment.plan import AlignmentTask, NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.request import EncodedImage, Request, encode_image
-from pixalign.alignment.result import Alignment, conclude
+from pixalign.alignment.result import Alignment, MethodOutput, conclude
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.checks import check_choice, check_finite
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Scores
-from pixalign.methods.task import AlignmentTask, MethodOutput, checked_scores, one_each
 from pixalign.text.prompts import Prompt
 
 Generators = Callable[[], torch.Generator]  # where the next picture's noise comes from
@@ -44,6 +44,7 @@ class Method(ABC):
     def __init__(self, model: AlignmentModel) -> None:
         self.model = model
         self.backbone: Backbone = model.backbone
+        self.progress = Progress(0, self.name, False)  # of the call that is under way
         if not self.reads(self.backbone):
             raise ValueError(
                 f"{self.name} reads a UNet's cross- and self-attention, which this "
@@ -76,23 +77,14 @@ class Method(ABC):
 
     @abstractmethod
     def heatmaps(
-        self,
-        tasks: Sequence[AlignmentTask],
-        timesteps: Sequence[NoisedTimesteps],
-        collected: Sequence[Any],
-        progress: Progress,
+        self, tasks: Sequence[AlignmentTask], collected: Sequence[Any]
     ) -> list[MethodOutput]:
         """What the method finds in pictures of one size, whose scores are known now.
 
         ``collected`` is what `collect` gave; a method may also read attention here.
         """
 
-    def collect(
-        self,
-        tasks: Sequence[AlignmentTask],
-        timesteps: Sequence[NoisedTimesteps],
-        progress: Progress,
-    ) -> Sequence[Any]:
+    def collect(self, tasks: Sequence[AlignmentTask]) -> Sequence[Any]:
         """Attention of pictures of one size, read before their scores are measured."""
         return [None] * len(tasks)
 
@@ -128,7 +120,9 @@ class Method(ABC):
         seed: int = 0,
     ) -> Any:
         """Align an image, or a list of images, with classes: see `Model.align`."""
-        request = Request.read(image, classes, caption, seed)
+        if not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
+        request = Request.read(image, classes, caption, scores, target_masks)
         if calibrate is not None and scores is not None:
             raise ValueError(
                 f"scores are given and calibrate is {calibrate!r}; allowed: one of them"
@@ -142,44 +136,36 @@ class Method(ABC):
             return generator if generator is not None else torch.Generator().manual_seed(seed)
 
         try:
-            tasks = self._tasks(request, settings, scores, target_masks)
-            with Progress(self._passes(tasks), self.name, self.model.progress) as progress:
+            tasks = self._tasks(request, settings, measure=scores is None)
+            with Progress(self._passes(tasks), self.name, self.model.progress) as self.progress:
                 for group in self._groups(tasks, in_order=generator is not None):
-                    chosen = [tasks[index] for index in group]
-                    made = self._align_group(chosen, generators, record, progress)
+                    made = self._align_group([tasks[i] for i in group], generators, record)
                     results.update(zip(group, made, strict=True))
         finally:
             self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
-        return request.answer([results[index] for index in range(len(tasks))])
+        ordered = [results[index] for index in range(len(tasks))]
+        return ordered if request.many else ordered[0]
 
-    def _tasks(
-        self, request: Request, config: AlignConfig, scores: Any, target_masks: Any
-    ) -> list[AlignmentTask]:
+    def _tasks(self, request: Request, config: AlignConfig, measure: bool) -> list[AlignmentTask]:
         """A task a picture; all words and files are checked before the network costs anything."""
-        count = len(request.images)
-        given = one_each(scores if request.many else [scores], "scores", count)
-        masks = one_each(target_masks if request.many else [target_masks], "target_masks", count)
-        measured = config if scores is None else dataclasses.replace(config, calibrate="none")
+        measured = config if measure else dataclasses.replace(config, calibrate="none")
         captions = request.captions
         plans = [
             plan_prompts(self.backbone, *pair, measured)
             for pair in zip(request.classes, captions, strict=True)
         ]
         prompts = [self.prompts(*pair, config) for pair in zip(plans, captions, strict=True)]
-        known = [checked_scores(*pair) for pair in zip(given, plans, strict=True)]
+        known = [_checked_scores(*pair) for pair in zip(request.scores, plans, strict=True)]
         request.check_files()
         encoded = [encode_image(self.backbone, image, config.resize) for image in request.images]
+        targets = [
+            self.targets(*each) for each in zip(request.target_masks, plans, encoded, strict=True)
+        ]
         return [
-            AlignmentTask(
-                encoded=picture,
-                plan=plans[index],
-                caption=captions[index],
-                prompts=prompts[index],
-                config=config,
-                scores=known[index],
-                targets=self.targets(masks[index], plans[index], picture),
+            AlignmentTask(picture, plan, caption, texts, config, scores, masks)
+            for picture, plan, caption, texts, scores, masks in zip(
+                encoded, plans, captions, prompts, known, targets, strict=True
             )
-            for index, picture in enumerate(encoded)
         ]
 
     def _passes(self, tasks: Sequence[AlignmentTask]) -> int:
@@ -210,53 +196,44 @@ class Method(ABC):
                 yield indices[start : start + most]
 
     def _align_group(
-        self,
-        tasks: Sequence[AlignmentTask],
-        generators: Generators,
-        record: dict[str, Any],
-        progress: Progress,
+        self, tasks: Sequence[AlignmentTask], generators: Generators, record: dict[str, Any]
     ) -> list[Alignment]:
         """Noise first, then attention, then the scores where they are to be measured, then maps."""
         noted = len(self.model.batch_size.notes)
         drawn = [self.timesteps(task.encoded.latents, task.config, generators) for task in tasks]
-        collecting = [pair[0] for pair in drawn]
-        collected = self.collect(tasks, collecting, progress)
-        tasks = self._scored(tasks, [scoring for _, scoring in drawn], progress)
-        outputs = self.heatmaps(tasks, collecting, collected, progress)
+        pairs = zip(tasks, drawn, strict=True)
+        tasks = [dataclasses.replace(task, timesteps=collecting) for task, (collecting, _) in pairs]
+        collected = self.collect(tasks)
+        tasks = self._scored(tasks, [scoring for _, scoring in drawn if scoring is not None])
+        outputs = self.heatmaps(tasks, collected)
         notes = self.model.batch_size.notes[noted:]
         method = {"method": self.name, "supervised": self.supervised}
-        results = []
-        for task, noised, output in zip(tasks, collecting, outputs, strict=True):
+        for output in outputs:
             check_finite(output.cross, "attention maps", self.backbone.dtype)
-            results.append(
-                conclude(
-                    task.encoded,
-                    task.plan,
-                    (task.prompts, noised),
-                    task.scores or Scores.neutral(len(task.plan.phrases)),
-                    (output.cross, output.heatmaps),
-                    task.config,
-                    (*notes, *output.warnings),
-                    {**method, "layers": dict(output.layers), **record},
-                )
-            )
-        return results
+        return [
+            conclude(task, output, notes, {**method, "layers": dict(output.layers), **record})
+            for task, output in zip(tasks, outputs, strict=True)
+        ]
 
     def _scored(
-        self,
-        tasks: Sequence[AlignmentTask],
-        timesteps: Sequence[NoisedTimesteps | None],
-        progress: Progress,
-    ) -> list[AlignmentTask]:
+        self, tasks: Sequence[AlignmentTask], timesteps: Sequence[NoisedTimesteps]
+    ) -> Sequence[AlignmentTask]:
         """The tasks with the ELBO's scores, where these are to be measured."""
-        scoring = [noised for noised in timesteps if noised is not None]
-        if not scoring or not tasks[0].plan.elbo_texts:
-            return list(tasks)
+        if not timesteps or not tasks[0].plan.elbo_texts:
+            return tasks
         latents = torch.cat([task.encoded.latents for task in tasks])
-        plans, config = [task.plan for task in tasks], tasks[0].config
-        batch_size = self.model.batch_size
-        measured = class_scores(
-            self.backbone, latents, plans, scoring, config, batch_size, progress
-        )
+        plans, how = [task.plan for task in tasks], (tasks[0].config, self.model.batch_size)
+        measured = class_scores(self.backbone, latents, plans, timesteps, *how, self.progress)
         pairs = zip(tasks, measured, strict=True)
         return [dataclasses.replace(task, scores=scores) for task, scores in pairs]
+
+
+def _checked_scores(given: Any, plan: PromptPlan) -> Scores | None:
+    """Scores from numbers [N], which must lie in (0, 1]; None stays None."""
+    if given is None:
+        return None
+    values = torch.as_tensor(np.asarray(given, dtype=np.float32))
+    count = len(plan.phrases)
+    if values.shape != (count,) or not bool(((values > 0) & (values <= 1)).all()):
+        raise ValueError(f"scores are {given!r}; allowed: {count} numbers above 0, at most 1")
+    return dataclasses.replace(Scores.neutral(count), scores=values)

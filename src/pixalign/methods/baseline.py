@@ -8,14 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
+from pixalign.alignment.collect import AttentionQuery, CollectedAttention, collect
+from pixalign.alignment.plan import (
+    AlignmentTask,
+    NoisedTimesteps,
+    Passes,
+    fresh_noise,
+    plan_timesteps,
+)
+from pixalign.alignment.result import MethodOutput
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
-from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import TextCondition, TokenSpans
 from pixalign.methods.base import Generators, Method, Timesteps
-from pixalign.methods.task import AlignmentTask, MethodOutput
 
 # Twenty training steps evenly in [20, 200].
 EVENLY = tuple(round(20 + 180 * place / 19) for place in range(20))
@@ -53,28 +59,17 @@ class Baseline(Method):
 
     def collecting(self, latents: Tensor, generator: torch.Generator) -> NoisedTimesteps:
         """The timesteps, each with noise of its own."""
-        shape = (len(self.indices), *latents.shape[1:])
-        noise = torch.randn(
-            shape, generator=generator, device=generator.device, dtype=torch.float32
-        )
         steps = self.backbone.schedule.at_indices(self.indices)
-        return NoisedTimesteps(steps, noise.to(latents.device))
+        return NoisedTimesteps(steps, fresh_noise(len(steps), latents, generator))
 
     def heatmaps(
-        self,
-        tasks: Sequence[AlignmentTask],
-        timesteps: Sequence[NoisedTimesteps],
-        collected: Sequence[None],
-        progress: Progress,
+        self, tasks: Sequence[AlignmentTask], collected: Sequence[None]
     ) -> list[MethodOutput]:
         """One picture after the other."""
-        pairs = zip(tasks, timesteps, strict=True)
-        return [self.find(task, noised, progress) for task, noised in pairs]
+        return [self.find(task) for task in tasks]
 
     @abstractmethod
-    def find(
-        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
-    ) -> MethodOutput:
+    def find(self, task: AlignmentTask) -> MethodOutput:
         """What the method finds in one picture."""
 
     def read_prompts(self, task: AlignmentTask) -> tuple[TextCondition, list[TokenSpans]]:
@@ -82,3 +77,14 @@ class Baseline(Method):
         texts = self.backbone.encode_text([prompt.text for prompt in task.prompts])
         length, kinds = texts.embeds.shape[1], task.config.text_encoders
         return texts, [self.backbone.token_spans(prompt, length, kinds) for prompt in task.prompts]
+
+    def collected(
+        self,
+        task: AlignmentTask,
+        texts: TextCondition,
+        spans: Sequence[TokenSpans],
+        query: AttentionQuery,
+    ) -> CollectedAttention:
+        """The attention of the picture under each text at every timestep."""
+        passes = Passes.of_one(task.encoded.latents, texts, task.noised)
+        return collect(self.backbone, passes, spans, query, self.model.batch_size, self.progress)

@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pixalign.alignment.collect import AttentionQuery, collect
+from pixalign.alignment.collect import AttentionQuery
 from pixalign.alignment.heatmaps import to_image
-from pixalign.alignment.plan import NoisedTimesteps
+from pixalign.alignment.plan import AlignmentTask
+from pixalign.alignment.result import MethodOutput
 from pixalign.attention import Site
 from pixalign.attention.sites import chosen_sites
-from pixalign.core.progress import Progress
 from pixalign.core.values import TokenSpans
 from pixalign.methods.baseline import Baseline
-from pixalign.methods.task import AlignmentTask, MethodOutput
 
 # The layers with cells of so many latent positions, 8 x 8 on SD1, are too coarse.
 TOO_COARSE = 8
@@ -31,20 +30,11 @@ class Daam(Baseline):
 
     name = "daam"
 
-    def find(
-        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
-    ) -> MethodOutput:
+    def find(self, task: AlignmentTask) -> MethodOutput:
         texts, spans = self.read_prompts(task)
         tokens, classes = one_by_one(spans)
         sites = attribution_sites(self.backbone.sites)
-        collected = collect(
-            self.backbone,
-            task.passes(texts, timesteps),
-            tokens,
-            AttentionQuery(sites, per_head=True),
-            self.model.batch_size,
-            progress,
-        )
+        collected = self.collected(task, texts, tokens, AttentionQuery(sites, per_head=True))
         total, heads = torch.zeros((), device=texts.embeds.device), 0
         for site in sites:
             maps = collected.cross[site][0]  # [heads, M, h, w]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from einops import rearrange
 
-from pixalign.alignment.collect import AttentionQuery, collect
+from pixalign.alignment.collect import AttentionQuery
 from pixalign.alignment.heatmaps import to_image
-from pixalign.alignment.plan import NoisedTimesteps
-from pixalign.attention import text_layers
-from pixalign.attention.layers import combine_layers
+from pixalign.alignment.plan import AlignmentTask
+from pixalign.alignment.result import MethodOutput
 from pixalign.attention.sites import chosen_sites, nearest_factor
 from pixalign.core.maps import minmax, resize, widest
-from pixalign.core.progress import Progress
 from pixalign.methods.baseline import Baseline
-from pixalign.methods.task import AlignmentTask, MethodOutput
 
 ANCHORS_ABOVE = 0.4
 CROSS_FACTOR, SELF_FACTOR = 4, 2  # of the latent grid: 16 x 16 and 32 x 32 on SD1
@@ -30,32 +27,21 @@ class DiffPng(Baseline):
 
     name = "diffpng"
 
-    def find(
-        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
-    ) -> MethodOutput:
+    def find(self, task: AlignmentTask) -> MethodOutput:
         sites = self.backbone.sites
-        candidates = chosen_sites(sites, "cross", mid=False), chosen_sites(sites, "self", mid=False)
         factors = [
-            nearest_factor(kind, factor)
-            for kind, factor in zip(candidates, (CROSS_FACTOR, SELF_FACTOR), strict=True)
+            nearest_factor(chosen_sites(sites, kind, mid=False), factor)
+            for kind, factor in (("cross", CROSS_FACTOR), ("self", SELF_FACTOR))
         ]
         cross_sites, self_sites = (
-            tuple(site for site in kind if site.factor == factor)
-            for kind, factor in zip(candidates, factors, strict=True)
+            chosen_sites(sites, kind, mid=False, factors=[factor])
+            for kind, factor in zip(("cross", "self"), factors, strict=True)
         )
         texts, spans = self.read_prompts(task)
-        collected = collect(
-            self.backbone,
-            task.passes(texts, timesteps),
-            spans,
-            AttentionQuery(cross_sites, dict.fromkeys(self_sites, "all")),
-            self.model.batch_size,
-            progress,
-        )
-        maps = [collected.cross[site][0] for site in cross_sites]
-        mean = combine_layers(maps, text_layers(cross_sites), "uniform")
+        query = AttentionQuery(cross_sites, dict.fromkeys(self_sites, "all"))
+        collected = self.collected(task, texts, spans, query)
         grid = self_sites[0].grid(task.latent)
-        cross = resize(mean, grid)
+        cross = resize(collected.combined(cross_sites), grid)
         anchors = minmax(task.calibrated(cross), (1, 2)) > ANCHORS_ABOVE
         attention = collected.self_attention("all")
         attention = attention.to(widest(attention.device))

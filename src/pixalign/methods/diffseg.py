@@ -10,18 +10,15 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pixalign.alignment.collect import AttentionQuery, CollectedAttention, collect
-from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
-from pixalign.attention import text_layers
-from pixalign.attention.layers import combine_layers
+from pixalign.alignment.collect import AttentionQuery
+from pixalign.alignment.plan import AlignmentTask, NoisedTimesteps, PromptPlan, plan_prompts
+from pixalign.alignment.result import MethodOutput
 from pixalign.attention.sites import chosen_sites
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize, widest
-from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size
 from pixalign.methods.baseline import Baseline
-from pixalign.methods.task import AlignmentTask, MethodOutput
 from pixalign.text.prompts import Prompt
 
 ENDING = ", and background"
@@ -88,22 +85,12 @@ class DiffSeg(Baseline):
         )
         return NoisedTimesteps(clean, latents.new_zeros(len(steps), *latents.shape[1:]))
 
-    def find(
-        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
-    ) -> MethodOutput:
+    def find(self, task: AlignmentTask) -> MethodOutput:
         texts, spans = self.read_prompts(task)
         self_sites = chosen_sites(self.backbone.sites, "self")
-        collected = collect(
-            self.backbone,
-            task.passes(texts, timesteps),
-            spans,
-            AttentionQuery(
-                chosen_sites(self.backbone.sites, "cross"),
-                {site: str(site.factor) for site in self_sites},
-            ),
-            self.model.batch_size,
-            progress,
-        )
+        labels = {site: str(site.factor) for site in self_sites}
+        query = AttentionQuery(chosen_sites(self.backbone.sites, "cross"), labels)
+        collected = self.collected(task, texts, spans, query)
         grids = {site.factor: site.grid(task.latent) for site in self_sites}
         weights = {factor: 1 / factor for factor in sorted(grids)}
         weights = {factor: weight / sum(weights.values()) for factor, weight in weights.items()}
@@ -115,7 +102,10 @@ class DiffSeg(Baseline):
         rows = anchor_rows(finest, self.anchors)
         proposals = merged(attention, rows, self.threshold, self.iterations)
         segments = _strongest(rearrange(proposals, "k (h w) -> k h w", h=finest[0]), task.size)
-        cross = _cross_by_factor(collected)
+        cross = {  # [N + 1, h, w]: the mean over the layers of each resolution
+            factor: collected.combined(chosen_sites(query.cross, "cross", factors=[factor]))
+            for factor in {site.factor for site in query.cross}
+        }
         heatmaps = _named(segments, cross, task)
         whole = sum(resize(one, finest) for one in cross.values())
         assert isinstance(whole, Tensor)
@@ -124,22 +114,8 @@ class DiffSeg(Baseline):
             f"self-attention merged into one segment; a threshold below {self.threshold:g} keeps "
             "more apart"
         )
-        return MethodOutput(
-            heatmaps,
-            whole[:-1],
-            {**record, "segments": len(proposals)},
-            (alone,) * (len(proposals) == 1),
-        )
-
-
-def _cross_by_factor(collected: CollectedAttention) -> dict[int, Tensor]:
-    """[N + 1, h, w]: the mean over the layers of each resolution."""
-    found = {}
-    for factor in {site.factor for site in collected.cross}:
-        layers = [site for site in collected.cross if site.factor == factor]
-        maps = [collected.cross[site][0] for site in layers]
-        found[factor] = combine_layers(maps, text_layers(layers), "uniform")
-    return found
+        warnings = (alone,) if len(proposals) == 1 else ()
+        return MethodOutput(heatmaps, whole[:-1], {**record, "segments": len(proposals)}, warnings)
 
 
 def _enlarged(attention: Tensor, grid: Size, size: Size) -> Tensor:

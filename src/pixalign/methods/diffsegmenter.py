@@ -6,21 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from pixalign.alignment.collect import AttentionQuery, CollectedAttention, collect, images_at_once
 from pixalign.alignment.heatmaps import refine, to_image
-from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
-from pixalign.attention import Site, text_layers
-from pixalign.attention.layers import combine_layers
+from pixalign.alignment.plan import AlignmentTask, NoisedTimesteps, Passes, PromptPlan
+from pixalign.alignment.result import MethodOutput
 from pixalign.attention.sites import chosen_sites, nearest_factor
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize
-from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
-from pixalign.core.values import Size, TextCondition
+from pixalign.core.values import TextCondition
 from pixalign.methods.baseline import Baseline
-from pixalign.methods.task import AlignmentTask, MethodOutput
 from pixalign.text.prompts import Prompt, locate, split
 from pixalign.text.weighting import weighted
 
@@ -63,9 +59,7 @@ class DiffSegmenter(Baseline):
         places = zip(found.classes, found.spans, strict=True)
         return tuple(Prompt(found.text, (index,), (spans,)) for index, spans in places)
 
-    def find(
-        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
-    ) -> MethodOutput:
+    def find(self, task: AlignmentTask) -> MethodOutput:
         sites, latents = self.backbone.sites, task.encoded.latents
         finest = nearest_factor(chosen_sites(sites, "self"), 1)
         labels = dict.fromkeys(chosen_sites(sites, "self", factors=[finest]), "finest")
@@ -78,10 +72,14 @@ class DiffSegmenter(Baseline):
         cross, refined = [], []
         for first in range(0, len(task.prompts), together):
             part = range(first, min(first + together, len(task.prompts)))
-            collected = self._collect(task, timesteps, texts, part, query, progress)
+            collected = self._collect(task, texts, part, query)
             for place, index in enumerate(part):
-                maps = {site: collected.cross[site][place] for site in cross_sites}  # [1, h, w]
-                cross.append(by_resolution(maps, weights, grid))
+                total = torch.zeros((), device=latents.device)
+                for factor, weight in weights.items():
+                    layers = chosen_sites(cross_sites, "cross", factors=[factor])
+                    mean = collected.combined(layers, image=place)  # [1, h, w]
+                    total = total + weight * minmax(resize(mean, grid), (1, 2))
+                cross.append(total)
                 attention = collected.self_attention("finest", image=place)
                 refined.append(refine(task.calibrated(cross[-1], index), [attention], grid))
         heatmaps = to_image(torch.cat(refined), task.size)
@@ -96,20 +94,12 @@ class DiffSegmenter(Baseline):
         weights = torch.ones(len(texts), length)
         whole = self._of_one_class(task.plan, task.caption, task.config, True)
         for row, prompt in enumerate(whole):
-            columns = self.backbone.token_spans(prompt, length, task.config.text_encoders).columns[
-                0
-            ]
-            weights[row, list(columns)] = WEIGHT
+            spans = self.backbone.token_spans(prompt, length, task.config.text_encoders)
+            weights[row, list(spans.columns[0])] = WEIGHT
         return TextCondition(weighted(texts.embeds, empty, weights), texts.pooled)
 
     def _collect(
-        self,
-        task: AlignmentTask,
-        timesteps: NoisedTimesteps,
-        texts: TextCondition,
-        part: range,
-        query: AttentionQuery,
-        progress: Progress,
+        self, task: AlignmentTask, texts: TextCondition, part: range, query: AttentionQuery
     ) -> CollectedAttention:
         """One pass for each class of a part, each with self-attention of its own."""
         rows = torch.tensor(part, device=texts.embeds.device)
@@ -124,23 +114,12 @@ class DiffSegmenter(Baseline):
             task.encoded.latents.expand(len(part), -1, -1, -1),
             texts[rows],
             torch.arange(len(part)),
-            NoisedTimesteps.concatenate([timesteps] * len(part)),
+            NoisedTimesteps.concatenate([task.noised] * len(part)),
         )
-        batch_size = self.model.batch_size
-        return collect(self.backbone, passes, spans, query, batch_size, progress)
+        return collect(self.backbone, passes, spans, query, self.model.batch_size, self.progress)
 
 
 def shared(factors: set[int]) -> dict[int, float]:
     """The weights of the factors that a model has, summing to 1."""
     there = {factor: BY_FACTOR[factor] for factor in sorted(factors)}
     return {factor: weight / sum(there.values()) for factor, weight in there.items()}
-
-
-def by_resolution(maps: dict[Site, Tensor], weights: dict[int, float], grid: Size) -> Tensor:
-    """[N, h, w] on a grid: the weighted sum over resolutions of min-max means [N, h_l, w_l]."""
-    total = torch.zeros(())
-    for factor, weight in weights.items():
-        layers = [site for site in maps if site.factor == factor]
-        mean = combine_layers([maps[site] for site in layers], text_layers(layers), "uniform")
-        total = total.to(mean) + weight * minmax(resize(mean, grid), (1, 2))
-    return total

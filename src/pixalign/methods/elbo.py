@@ -9,13 +9,12 @@ from torch import Tensor
 
 from pixalign.alignment.collect import attention_maps, images_at_once
 from pixalign.alignment.heatmaps import refined_maps, to_image
-from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
+from pixalign.alignment.plan import AlignmentTask, plan_timesteps
+from pixalign.alignment.result import MethodOutput
 from pixalign.attention.layers import combine_layers
 from pixalign.config import AlignConfig
-from pixalign.core.progress import Progress
 from pixalign.core.values import AttentionMaps
 from pixalign.methods.base import Generators, Method, Timesteps
-from pixalign.methods.task import AlignmentTask, MethodOutput
 
 
 class Elbo(Method):
@@ -40,29 +39,20 @@ class Elbo(Method):
         """As many as their self-attention leaves room for."""
         return images_at_once(self.backbone, latents, config.self_attention)
 
-    def collect(
-        self,
-        tasks: Sequence[AlignmentTask],
-        timesteps: Sequence[NoisedTimesteps],
-        progress: Progress,
-    ) -> list[AttentionMaps]:
+    def collect(self, tasks: Sequence[AlignmentTask]) -> list[AttentionMaps]:
         """Lines 1, 2 and 5: the attention of all pictures together."""
         return attention_maps(
             self.backbone,
             torch.cat([task.encoded.latents for task in tasks]),
             [task.plan for task in tasks],
-            timesteps,
+            [task.noised for task in tasks],
             tasks[0].config,
             self.model.batch_size,
-            progress,
+            self.progress,
         )
 
     def heatmaps(
-        self,
-        tasks: Sequence[AlignmentTask],
-        timesteps: Sequence[NoisedTimesteps],
-        collected: Sequence[AttentionMaps],
-        progress: Progress,
+        self, tasks: Sequence[AlignmentTask], collected: Sequence[AttentionMaps]
     ) -> list[MethodOutput]:
         """Lines 6 to 9: combine the layers, calibrate, refine, enlarge."""
         outputs = []

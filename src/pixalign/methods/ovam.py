@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,19 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from pixalign.alignment.collect import AttentionQuery, AttributionText, CollectedAttention, collect
+from pixalign.alignment.collect import AttentionQuery, AttributionText
 from pixalign.alignment.heatmaps import to_image
-from pixalign.alignment.plan import NoisedTimesteps, PromptPlan
+from pixalign.alignment.plan import AlignmentTask, PromptPlan
 from pixalign.alignment.request import EncodedImage
+from pixalign.alignment.result import MethodOutput
 from pixalign.attention import Site, cross_keys, text_layers
-from pixalign.attention.layers import combine_layers
 from pixalign.core.maps import resize
-from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
-from pixalign.core.values import Size, TextCondition, TokenSpans
+from pixalign.core.values import Size, TextCondition
 from pixalign.methods.baseline import EVENLY, Baseline
 from pixalign.methods.daam import attribution_sites
-from pixalign.methods.task import AlignmentTask, MethodOutput
 
 UNKNOWN = 255  # in target masks: neither the class nor background
 
@@ -39,38 +38,25 @@ class Ovam(Baseline):
 
     name = "ovam"
 
-    def find(
-        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
-    ) -> MethodOutput:
+    def find(self, task: AlignmentTask) -> MethodOutput:
         texts, spans = self.read_prompts(task)
-        sites = attribution_sites(self.backbone.sites)
-        collected = self._collect(task, timesteps, texts, spans, sites, progress)
-        heads = _heads_by_layer(sites)
-        maps = [collected.cross[site][0] for site in sites]  # means over heads
-        cross = combine_layers(maps, text_layers(sites), heads)
-        return MethodOutput(to_image(task.calibrated(cross), task.size), cross, _record(sites))
+        query = self.query(task, texts)
+        # What is collected are means over heads; the weights turn them into sums.
+        heads = {
+            name: float(site.module.heads)  # type: ignore[arg-type]
+            for name, site in zip(text_layers(query.cross).names, query.cross, strict=True)
+        }
+        cross = self.collected(task, texts, spans, query).combined(query.cross, heads)
+        return MethodOutput(to_image(task.calibrated(cross), task.size), cross, _record(query))
 
-    def _collect(
-        self,
-        task: AlignmentTask,
-        timesteps: NoisedTimesteps,
-        texts: TextCondition,
-        spans: list[TokenSpans],
-        sites: tuple[Site, ...],
-        progress: Progress,
-        keep_queries: bool = False,
-    ) -> CollectedAttention:
+    def query(self, task: AlignmentTask, texts: TextCondition) -> AttentionQuery:
+        """The layers, asked about the tokens of each prompt alone."""
         lengths = [
             max(len(stream.offsets(prompt.text)) for stream in self.backbone.streams)
             for prompt in task.prompts
         ]
-        query = AttentionQuery(
-            sites, keep_queries=keep_queries, text=AttributionText.of(texts.embeds, lengths)
-        )
-        batch_size = self.model.batch_size
-        return collect(
-            self.backbone, task.passes(texts, timesteps), spans, query, batch_size, progress
-        )
+        sites = attribution_sites(self.backbone.sites)
+        return AttentionQuery(sites, text=AttributionText.of(texts.embeds, lengths))
 
 
 class OvamOptimized(Ovam):
@@ -116,12 +102,10 @@ class OvamOptimized(Ovam):
             )
         return torch.from_numpy(values.astype(np.uint8))
 
-    def find(
-        self, task: AlignmentTask, timesteps: NoisedTimesteps, progress: Progress
-    ) -> MethodOutput:
+    def find(self, task: AlignmentTask) -> MethodOutput:
         texts, spans = self.read_prompts(task)
-        sites = attribution_sites(self.backbone.sites)
-        collected = self._collect(task, timesteps, texts, spans, sites, progress, keep_queries=True)
+        query = dataclasses.replace(self.query(task, texts), keep_queries=True)
+        collected = self.collected(task, texts, spans, query)
         assert task.targets is not None
         height, width = (side * self.backbone.vae_factor for side in task.latent)
         found: dict[int, Tensor] = {}
@@ -139,7 +123,7 @@ class OvamOptimized(Ovam):
                 with torch.no_grad():
                     found[index] = asked.maps(best)[1]
         cross = torch.stack([found[index] for index in range(len(found))])
-        record = {**_record(sites), "epochs": self.epochs}
+        record = {**_record(query), "epochs": self.epochs}
         return MethodOutput(to_image(task.calibrated(cross), task.size), cross, record)
 
     def _optimised(self, asked: _Asked, start: Tensor, target: Tensor) -> Tensor:
@@ -184,14 +168,5 @@ class _Asked:
         return total
 
 
-def _heads_by_layer(sites: tuple[Site, ...]) -> dict[str, float]:
-    """Weights that turn means over heads into sums."""
-    names = text_layers(sites).names
-    return {
-        name: float(site.module.heads)  # type: ignore[arg-type]
-        for name, site in zip(names, sites, strict=True)
-    }
-
-
-def _record(sites: tuple[Site, ...]) -> dict[str, Any]:
-    return {"cross_factors": sorted({site.factor for site in sites})}
+def _record(query: AttentionQuery) -> dict[str, Any]:
+    return {"cross_factors": sorted({site.factor for site in query.cross})}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -69,13 +69,6 @@ def picture_grid(
 def in_rows(cells: Sequence[Cell], columns: int) -> list[Sequence[Cell]]:
     """Cells in rows of so many."""
     return [cells[first : first + columns] for first in range(0, len(cells), columns)]
-
-
-def in_columns(
-    pictures: Mapping[str, Sequence[Image.Image]], names: Sequence[str]
-) -> list[tuple[Image.Image, ...]]:
-    """Rows of one picture of each name, from equally many of each."""
-    return list(zip(*(pictures[name] for name in names), strict=True))
 
 
 def wrapped(text: str, width: int, font: Font, lines: int = 1) -> list[str]:

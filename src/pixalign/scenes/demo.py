@@ -21,7 +21,7 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.pictures.saving import write_png
 from pixalign.scenes.atlas import training_ranks, training_shares
-from pixalign.scenes.demo_report import draw, page, summarise, summary_picture
+from pixalign.scenes.demo_report import draw, page, summarise_demo, summary_picture
 from pixalign.scenes.labelled import LabelledScene, labelled_scenes
 from pixalign.scenes.sample import sample_scenes
 
@@ -33,8 +33,19 @@ SMALL = (0.003, 0.025)  # bounds of the share of the picture
 HIDDEN = (0.08, 0.5)  # bounds of the share that is visible
 _BATCH = 64
 
-Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 Pair = tuple[Alignment, Alignment]  # before and after calibration
+
+
+def _between(values: Sequence[float], bounds: tuple[float, float]) -> Bools:
+    low, high = bounds
+    return np.array([low < value < high for value in values])
+
+
+def _rare(scene: LabelledScene) -> Bools:
+    ranks = training_ranks()
+    rare: Bools = ranks[list(scene.labels)] >= len(ranks) - len(ranks) // 10
+    return rare
 
 
 @dataclass(frozen=True)
@@ -42,18 +53,7 @@ class Rule:
     """A kind of scene: ``finds`` says bool [N] which classes make it one, ``text`` in words."""
 
     text: str
-    finds: Callable[[LabelledScene], NDArray[np.bool_]]
-
-
-def _between(values: Sequence[float], bounds: tuple[float, float]) -> NDArray[np.bool_]:
-    within: NDArray[np.bool_] = (np.array(values) > bounds[0]) & (np.array(values) < bounds[1])
-    return within
-
-
-def _rare(scene: LabelledScene) -> NDArray[np.bool_]:
-    ranks = training_ranks()
-    rare: NDArray[np.bool_] = ranks[list(scene.labels)] >= len(ranks) - len(ranks) // 10
-    return rare
+    finds: Callable[[LabelledScene], Bools]
 
 
 RULES = {
@@ -108,7 +108,7 @@ def demo(
         "gamma": after.config.gamma,
         "threshold": {"before": before.config.threshold, "after": after.config.threshold},
         "rules": {name: rule.text for name, rule in RULES.items()},
-        "summary": summarise(rows),
+        "summary": summarise_demo(rows),
         "scenes": rows,
     }
     drawn = [draw(scene, *pair) for (_, scene), pair in zip(chosen, pairs, strict=True)]
@@ -130,12 +130,11 @@ def _align(
     pairs = []
     with Progress(2 * len(scenes), "demo", progress, "alignment") as bar:
         for scene in scenes:
-            encoded = model.encode(scene.image)
-            before = model.align(encoded, scene.names, config=plain, seed=seed)
-            bar.advance(1)
-            after = model.align(encoded, scene.names, config=config, seed=seed)
-            bar.advance(1)
-            pairs.append((before, after))
+            encoded, pair = model.encode(scene.image), []
+            for settings in (plain, config):
+                pair.append(model.align(encoded, scene.names, config=settings, seed=seed))
+                bar.advance(1)
+            pairs.append((pair[0], pair[1]))
     return pairs
 
 
@@ -171,7 +170,7 @@ def _test_scenes(start: int) -> Iterator[LabelledScene]:
 # ---- measuring ----
 
 
-def iou(truth: np.ndarray, found: np.ndarray, labels: int) -> Floats:
+def iou(truth: np.ndarray, found: np.ndarray, labels: int) -> np.ndarray:
     """float64 [labels]: intersection over union of each label 0 .. labels - 1 of two masks [H, W].
 
     NaN where neither mask has the label.
@@ -180,7 +179,8 @@ def iou(truth: np.ndarray, found: np.ndarray, labels: int) -> Floats:
     table = np.bincount(pairs.ravel(), minlength=labels**2).reshape(labels, labels)
     hits = table.diagonal()
     union = table.sum(0) + table.sum(1) - hits
-    return np.where(union > 0, hits / np.maximum(union, 1), np.nan)
+    shares: np.ndarray = np.where(union > 0, hits / np.maximum(union, 1), np.nan)
+    return shares
 
 
 def describe(
@@ -202,14 +202,14 @@ def describe(
         **{name: values[1:] for name, values in ious.items()},
     }
     found = RULES[rule].finds(scene)
-    rows: list[dict[str, Any]] = []
-    for index, name in enumerate(scene.names):
-        values = {key: _number(column[index]) for key, column in columns.items()}
-        rows.append({"name": name, "by_rule": bool(found[index]), **values})
     return {
         "rule": rule,
         "scene": scene.number,
-        "classes": rows,
+        "classes": [
+            {"name": name, "by_rule": bool(found[index])}
+            | {key: _number(column[index]) for key, column in columns.items()}
+            for index, name in enumerate(scene.names)
+        ],
         "background": {name: _number(values[0]) for name, values in ious.items()},
         **{f"mean_{name}": float(np.nanmean(values)) for name, values in ious.items()},
         "warnings": list(dict.fromkeys((*before.warnings, *after.warnings))),

@@ -22,7 +22,7 @@ MASKS = ("picture", "truth", "before calibration", "after calibration")
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class ScenePanels:
     """The pictures of one scene with N classes, each as large as the scene."""
 
     picture: Image.Image
@@ -33,9 +33,9 @@ class Drawn:
     heat_after: tuple[Image.Image, ...]
 
 
-def draw(scene: LabelledScene, before: Alignment, after: Alignment) -> Drawn:
+def draw(scene: LabelledScene, before: Alignment, after: Alignment) -> ScenePanels:
     """The pictures of a scene, without and with calibration."""
-    return Drawn(
+    return ScenePanels(
         picture=after.image,
         truth=tinted(after.image, scene.truth.numpy()),
         before=tinted(after.image, before.mask()),
@@ -45,18 +45,18 @@ def draw(scene: LabelledScene, before: Alignment, after: Alignment) -> Drawn:
     )
 
 
-def points(before: float, after: float) -> float:
+def change_in_points(before: float, after: float) -> float:
     """The change from one IoU to another in percentage points, between the figures as printed."""
     return round(round(100 * after, 1) - round(100 * before, 1), 1)
 
 
-def summarise(scenes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise_demo(scenes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Means over the scenes of each rule, over all, and over all classes; how many changed.
 
     ``scenes`` are rows as in demo.json; gains and losses are percentage points.
     """
     classes = [row for scene in scenes for row in scene["classes"]]
-    changes = [points(row["iou_before"], row["iou_after"]) for row in classes]
+    changes = [change_in_points(row["iou_before"], row["iou_after"]) for row in classes]
     gains = [change for change in changes if change > 0]
     losses = [-change for change in changes if change < 0]
     by_rule = {
@@ -99,16 +99,16 @@ def verdict(summary: Mapping[str, Any]) -> str:
 
 
 def _way(before: float, after: float) -> str:
-    change = points(before, after)
+    change = change_in_points(before, after)
     return f"from {100 * before:.1f}\u00a0% to {100 * after:.1f}\u00a0% ({change:+.1f} points)"
 
 
 # ---- page ----
 
 
-def page(record: Mapping[str, Any], drawn: Sequence[Drawn]) -> str:
+def page(record: Mapping[str, Any], drawn: Sequence[ScenePanels]) -> str:
     """report.html: a record as in demo.json and each scene's pictures, in one file."""
-    templates = environment(html=True, points=points, uri=data_uri, zip=zip)
+    templates = environment(html=True, change_in_points=change_in_points, uri=data_uri, zip=zip)
     source = resources.files("pixalign.scenes").joinpath("demo.html.j2").read_text("utf-8")
     most = max(len(scene["classes"]) for scene in record["scenes"])
     return templates.from_string(source).render(
@@ -124,7 +124,9 @@ def page(record: Mapping[str, Any], drawn: Sequence[Drawn]) -> str:
 # ---- summary.png ----
 
 
-def summary_picture(scenes: Sequence[Mapping[str, Any]], drawn: Sequence[Drawn]) -> Image.Image:
+def summary_picture(
+    scenes: Sequence[Mapping[str, Any]], drawn: Sequence[ScenePanels]
+) -> Image.Image:
     """The first scene of each rule as a row: picture, truth, both masks, each class's IoU."""
     firsts = {scene["rule"]: index for index, scene in reversed(list(enumerate(scenes)))}
     rows = []
@@ -149,7 +151,7 @@ def _figures(scene: Mapping[str, Any]) -> Image.Image:
     colours = [*palette(len(scene["classes"]))[1:].tolist(), [150, 150, 150]]
     rows = [*scene["classes"], {"name": "background", **scene["background"]}]
     for row, colour in zip(rows, colours, strict=True):
-        change = points(row["iou_before"], row["iou_after"])
+        change = change_in_points(row["iou_before"], row["iou_after"])
         shade = BETTER if change > 0 else WORSE if change < 0 else SAME
         pen.rectangle((0, y + 4, 18, y + 22), fill=tuple(colour))
         pen.text((28, y), row["name"], fill="black", font=font)

@@ -29,7 +29,7 @@ class LabelledScene:
     labels: tuple[int, ...]
     area: tuple[float, ...]
     visible: tuple[float, ...]
-    number: int
+    number: int  # in its split
 
     @property
     def names(self) -> list[str]:
@@ -44,16 +44,11 @@ class LabelledScene:
     def in_class_order(self) -> LabelledScene:
         """The same scene with its classes in the order of the class list."""
         order = sorted(range(len(self.labels)), key=self.labels.__getitem__)
-        moved = torch.zeros(len(order) + 1, dtype=torch.int64, device=self.truth.device)
-        for place, before in enumerate(order, start=1):
-            moved[before + 1] = place
-        return replace(
-            self,
-            truth=moved[self.truth],
-            labels=tuple(self.labels[place] for place in order),
-            area=tuple(self.area[place] for place in order),
-            visible=tuple(self.visible[place] for place in order),
-        )
+        moved = torch.tensor([0, *(1 + order.index(place) for place in range(len(order)))])
+        truth, labels = moved.to(self.truth.device)[self.truth], tuple(sorted(self.labels))
+        columns = (self.area, self.visible)
+        area, visible = (tuple(column[place] for place in order) for column in columns)
+        return replace(self, truth=truth, labels=labels, area=area, visible=visible)
 
 
 def labelled_scenes(
@@ -63,28 +58,19 @@ def labelled_scenes(
     drawn = render(batch, size=size, device=device)
     pictures = (drawn.images * 255).round() / 255
     seen, alone = drawn.visible_areas().tolist(), drawn.areas.tolist()
-    found = []
+    scenes = []
     for index, slots in enumerate(class_slots(batch)):
         pixels = {label: sum(seen[index][slot] for slot in own) for label, own in slots.items()}
-        present = [label for label, count in pixels.items() if count]
-        whole = [sum(alone[index][slot] for slot in slots[label]) for label in present]
+        whole = {label: sum(alone[index][slot] for slot in own) for label, own in slots.items()}
+        labels = tuple(label for label, count in pixels.items() if count)
         mask = drawn.masks[index].long()
         truth = torch.zeros_like(mask)
-        for place, label in enumerate(present, start=1):
+        for place, label in enumerate(labels, start=1):
             truth[mask == label + 1] = place
-        found.append(
-            LabelledScene(
-                picture=pictures[index],
-                truth=truth,
-                labels=tuple(present),
-                area=tuple(pixels[label] / truth.numel() for label in present),
-                visible=tuple(
-                    pixels[label] / max(own, 1) for label, own in zip(present, whole, strict=True)
-                ),
-                number=first + index,
-            )
-        )
-    return found
+        area = tuple(pixels[label] / truth.numel() for label in labels)
+        visible = tuple(pixels[label] / max(whole[label], 1) for label in labels)
+        scenes.append(LabelledScene(pictures[index], truth, labels, area, visible, first + index))
+    return scenes
 
 
 def native_side(backbone: Any) -> int:

@@ -31,12 +31,7 @@ BATCH = 32
 
 
 def write_scenes(
-    split: str,
-    count: int,
-    out: str | os.PathLike[str],
-    *,
-    start: int = 0,
-    size: int = 256,
+    split: str, count: int, out: str | os.PathLike[str], *, start: int = 0, size: int = 256
 ) -> list[Path]:
     """Write ``count`` scenes of a split into a folder; the paths, in the order written.
 

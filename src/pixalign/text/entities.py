@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pixalign.core.values import Phrase
-from pixalign.text.prompts import Span, find, head_noun, occurrences_of
+from pixalign.text.prompts import Span, cleaned, find, head_noun, occurrences_of, shifted
 
 # Nouns that group, place, measure, colour or picture other things, and show nothing themselves.
 NON_ENTITIES = frozenset(
@@ -43,7 +43,7 @@ _COLOURS = frozenset(
 )
 _WITHOUT_MEANING = ("DET", "PUNCT", "SPACE", "SYM")  # parts of speech before an entity's own words
 _DESCRIBING = ("ADJ", "ADV", "NOUN", "PROPN", "VERB")
-# PromptPlan before a noun that tell which or how many, not what it looks like.
+# Words before a noun that tell which or how many, not what it looks like.
 _NO_MODIFIERS = frozenset(
     "a an the this these that those some any every each all both several many few his her its "
     "their my your our no one two three four five six seven eight nine ten eleven twelve".split()
@@ -73,12 +73,12 @@ def entities_of(prompt: str, *, ignored: frozenset[str] = NON_ENTITIES) -> tuple
     Attributes outside the chunk ("the car is red") are not seen.
     """
     composed, starts = _composed(prompt)
-    found = []
-    for chunk in _pipeline()(composed).noun_chunks:
-        words = {chunk.root.lemma_.lower(), chunk.root.lower_}
-        if chunk.root.pos_ in ("NOUN", "PROPN") and not words & ignored:
-            found.append(_entity(prompt, starts, *_analysed(chunk)))
-    return tuple(found)
+    return tuple(
+        _entity(prompt, starts, *_analysed(chunk))
+        for chunk in _pipeline()(composed).noun_chunks
+        if chunk.root.pos_ in ("NOUN", "PROPN")
+        and not {chunk.root.lemma_.lower(), chunk.root.lower_} & ignored
+    )
 
 
 def given_entities(prompt: str, phrases: Sequence[str]) -> tuple[Entity, ...]:
@@ -158,13 +158,11 @@ def _place(word: Any) -> Span:
 
 def _by_rule(text: str, span: Span) -> tuple[Span, Span, list[Span]]:
     """Span, head and modifiers of a phrase that stands in the text."""
-    start, end = span
-    phrase = text[start:end]
+    phrase = text[slice(*span)]
     head = head_noun(phrase) or (0, len(phrase))
-    before = [match.span() for match in re.finditer(r"\w[\w'-]*", phrase[: head[0]])]
-    modifiers = [place for place in before if phrase[slice(*place)].lower() not in _NO_MODIFIERS]
-    shifted = [(start + begin, start + stop) for begin, stop in modifiers]
-    return span, (start + head[0], start + head[1]), shifted
+    before = re.finditer(r"\w[\w'-]*", phrase[: head[0]])
+    modifiers = [word.span() for word in before if word.group().lower() not in _NO_MODIFIERS]
+    return span, shifted(head, span[0]), [shifted(place, span[0]) for place in modifiers]
 
 
 def _entity(
@@ -207,7 +205,7 @@ def _checked(phrases: Sequence[str]) -> list[str]:
         raise ValueError(f"entities is {phrases!r}; give a list of phrases, such as ['red dog']")
     checked: list[str] = []
     for phrase in phrases:
-        words = " ".join(unicodedata.normalize("NFC", phrase).split())
+        words = cleaned(phrase)
         if not words:
             raise ValueError(f"an entity is {phrase!r}; allowed: one or more words")
         if words.casefold() in (other.casefold() for other in checked):

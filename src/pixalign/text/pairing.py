@@ -17,23 +17,16 @@ from pixalign.core.protocols import TextReader
 from pixalign.text.prompts import Prompt, Span, occurrences_of
 from pixalign.text.streams import TextStream
 
-Kind = Literal["equal", "replaced", "inserted", "deleted"]
 Columns = tuple[int, ...]
-_KINDS: dict[str, Kind] = {
-    "equal": "equal",
-    "replace": "replaced",
-    "insert": "inserted",
-    "delete": "deleted",
-}
 
 
 @dataclass(frozen=True)
 class Group:
     """Neighbouring words of the source, of the target, or of both that correspond (indices)."""
 
-    kind: Kind
-    source: tuple[int, ...]
-    target: tuple[int, ...]
+    kind: Literal["equal", "replace", "insert", "delete"]
+    source: range
+    target: range
 
 
 @dataclass(frozen=True)
@@ -83,18 +76,14 @@ def word_spans(text: str) -> list[Span]:
 def align_words(source: str, target: str) -> list[Group]:
     """The words of two texts in groups, in order; letters' case and "an" for "a" do not count."""
     first, second = (
-        [_comparable(text[slice(*span)]) for span in word_spans(text)] for text in (source, target)
+        [re.sub("^an$", "a", text[slice(*span)].casefold()) for span in word_spans(text)]
+        for text in (source, target)
     )
     matcher = SequenceMatcher(None, first, second, autojunk=False)
     return [
-        Group(_KINDS[kind], tuple(range(start, end)), tuple(range(begin, stop)))
+        Group(kind, range(start, end), range(begin, stop))
         for kind, start, end, begin, stop in matcher.get_opcodes()
     ]
-
-
-def _comparable(word: str) -> str:
-    folded = word.casefold()
-    return "a" if folded == "an" else folded
 
 
 def pair(
@@ -113,19 +102,21 @@ def pair(
     source, target = normal(source), normal(target)
     groups = align_words(source, target)
     matrix, blend = torch.eye(length), torch.ones(length)
-    changed: dict[Group, list[tuple[Columns, Columns]]] = {}
+    changed: dict[Group, list[tuple[Columns, Columns]]] = {
+        group: [] for group in groups if group.kind == "replace"
+    }
     for streams, here in _streams(reader, length):
         matrix[here, here], blend[here] = 0, 0
         ours, theirs = (_columns(reader, text, length, streams) for text in (source, target))
         for mapped, columns in _mapped(groups, ours, theirs, here):
-            matrix[:, columns] = 0
-            matrix[torch.tensor(mapped)[:, None], columns] = 1 / len(mapped)
-            blend[columns] = 1
-        for group in (group for group in groups if group.kind == "replaced"):
-            sides = _named(source, group.source, ours), _named(target, group.target, theirs)
-            changed.setdefault(group, [])
+            matrix[:, list(columns)] = 0
+            matrix[torch.tensor(mapped)[:, None], list(columns)] = 1 / len(mapped)
+            blend[list(columns)] = 1
+        for group, parts in changed.items():
+            words, others = _proper(source, group.source), _proper(target, group.target)
+            sides = _together(ours, words), _together(theirs, others)
             if all(sides):
-                changed[group].append(sides)
+                parts.append(sides)
     factors = _factors(reader, target, length, weights or {})
     return Pairing(
         source=source,
@@ -170,33 +161,29 @@ def _columns(
 
 
 def _mapped(
-    groups: Sequence[Group],
-    ours: Sequence[Columns],
-    theirs: Sequence[Columns],
-    here: range,
-) -> Iterator[tuple[list[int], list[int]]]:
+    groups: Sequence[Group], ours: Sequence[Columns], theirs: Sequence[Columns], here: range
+) -> Iterator[tuple[Columns, Columns]]:
     """(source columns, target columns): each of the latter gets the mean of the former."""
     (first, last), (start, end) = _text_ends(ours, here), _text_ends(theirs, here)
     before = zip(range(here.start, first), range(here.start, start), strict=False)
     behind = zip(range(last, here.stop), range(end, here.stop), strict=False)
-    yield from (([column], [other]) for column, other in (*before, *behind))
+    yield from (((column,), (other,)) for column, other in (*before, *behind))
     for group in groups:
         if group.kind == "equal":
             for word, other in zip(group.source, group.target, strict=True):
                 yield from _word_by_word(ours[word], theirs[other])
-        elif group.kind == "replaced":
+        elif group.kind == "replace":
             sides = _together(ours, group.source), _together(theirs, group.target)
             if all(sides):
                 yield sides
 
 
-def _word_by_word(ours: Columns, theirs: Columns) -> Iterator[tuple[list[int], list[int]]]:
+def _word_by_word(ours: Columns, theirs: Columns) -> Iterator[tuple[Columns, Columns]]:
     """Token by token, or where a word has other tokens elsewhere, all by all."""
     if len(ours) == len(theirs):
-        for mine, other in zip(ours, theirs, strict=True):
-            yield [mine], [other]
+        yield from (((mine,), (other,)) for mine, other in zip(ours, theirs, strict=True))
     elif ours and theirs:
-        yield list(ours), list(theirs)
+        yield ours, theirs
 
 
 def _text_ends(columns: Sequence[Columns], here: range) -> tuple[int, int]:
@@ -205,14 +192,9 @@ def _text_ends(columns: Sequence[Columns], here: range) -> tuple[int, int]:
     return (min(found), max(found) + 1) if found else (here.start, here.start)
 
 
-def _together(columns: Sequence[Columns], words: Sequence[int]) -> list[int]:
+def _together(columns: Sequence[Columns], words: Sequence[int]) -> Columns:
     """All columns of some words."""
-    return sorted({column for word in words for column in columns[word]})
-
-
-def _named(text: str, words: Sequence[int], columns: Sequence[Columns]) -> Columns:
-    """The columns of the words proper of a group, without punctuation."""
-    return tuple(_together(columns, _proper(text, words)))
+    return tuple(sorted({column for word in words for column in columns[word]}))
 
 
 def _changes(

@@ -44,26 +44,31 @@ class Prompt:
     spans: tuple[tuple[Span, ...], ...]
 
 
+def cleaned(text: str) -> str:
+    """Unicode-composed, with single spaces."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
 def as_phrases(classes: Classes) -> tuple[Phrase, ...]:
     """Clean classes into phrases; empty and duplicate ones are refused by name."""
     if isinstance(classes, str | Phrase) or not isinstance(classes, Iterable):
         raise ValueError(f"classes is {classes!r}; give a list of classes, such as ['dog', 'cat']")
     classes = list(classes)
     phrases: list[Phrase] = []
-    for position, item in enumerate(classes):
+    for position, item in enumerate(classes, 1):
         if not isinstance(item, str | Phrase):
-            raise ValueError(f"class {position + 1} is {item!r}; allowed: a string or a Phrase")
+            raise ValueError(f"class {position} is {item!r}; allowed: a string or a Phrase")
         given = Phrase(item) if isinstance(item, str) else item
-        phrase = Phrase(_clean(given.name), _clean(given.phrase))
+        phrase = Phrase(cleaned(given.name), cleaned(given.phrase))
         if not phrase.name:
-            raise ValueError(f"class {position + 1} of {len(classes)} is empty")
+            raise ValueError(f"class {position} of {len(classes)} is empty")
         phrases.append(phrase)
     if not phrases:
         raise ValueError("no classes given; name at least one")
     names = [phrase.name.casefold() for phrase in phrases]
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            raise ValueError(f"class {phrases[position].name!r} is given twice")
+    for position, phrase in enumerate(phrases):
+        if names[position] in names[:position]:
+            raise ValueError(f"class {phrase.name!r} is given twice")
     return tuple(phrases)
 
 
@@ -116,15 +121,18 @@ def find(phrases: Sequence[Phrase], text: str, whole: bool = False) -> Prompt:
         claimed += free
         if free:
             spans[index] = tuple(
-                span if whole else _shift(name_span(Phrase(phrase.name, text[slice(*span)])), span)
+                span
+                if whole
+                else shifted(name_span(Phrase(phrase.name, text[slice(*span)])), span[0])
                 for span in free
             )
     there = tuple(sorted(spans))
     return Prompt(text, there, tuple(spans[index] for index in there))
 
 
-def _shift(span: Span, by: Span) -> Span:
-    return by[0] + span[0], by[0] + span[1]
+def shifted(span: Span, by: int) -> Span:
+    """A span so many characters further on."""
+    return span[0] + by, span[1] + by
 
 
 def occurrences_of(words: str, text: str) -> list[Span]:
@@ -177,48 +185,42 @@ def split(
     whole: bool = False,
 ) -> list[Prompt]:
     """The fewest prompts that hold all classes and fit; sizes differ by at most one class."""
-    for index in order:
-        if not fits(compose(phrases, [index], template).text):
+    classes = tuple(order)
+
+    @cache
+    def run_fits(start: int, end: int) -> bool:
+        return fits(compose(phrases, classes[start:end], template).text)
+
+    for place, index in enumerate(classes):
+        if not run_fits(place, place + 1):
             raise ValueError(
                 f"class {phrases[index].phrase!r} alone is longer than the model's text encoder "
                 "reads; shorten it"
             )
-    for count in range(1, len(order) + 1):
-        groups = _even_groups(phrases, tuple(order), template, fits, count)
-        if groups is not None:
-            return [compose(phrases, group, template, whole) for group in groups]
+    for count in range(1, len(classes) + 1):
+        runs = _even_runs(len(classes), count, run_fits)
+        if runs is not None:
+            return [compose(phrases, classes[slice(*run)], template, whole) for run in runs]
     raise AssertionError("single-class prompts fit, so the last split does too")
 
 
-def _even_groups(
-    phrases: Sequence[Phrase],
-    order: tuple[int, ...],
-    template: str,
-    fits: Callable[[str], bool],
-    count: int,
-) -> list[tuple[int, ...]] | None:
-    """Cut the order into ``count`` runs of nearly equal size that all fit, if that can be."""
-    size, larger = divmod(len(order), count)
+def _even_runs(total: int, count: int, fits: Callable[[int, int], bool]) -> tuple[Span, ...] | None:
+    """0 .. total cut into ``count`` runs of nearly equal size that all fit, if that can be."""
+    size, larger = divmod(total, count)
 
     @cache
-    def run_fits(start: int, length: int) -> bool:
-        return fits(compose(phrases, order[start : start + length], template).text)
-
-    @cache
-    def cut(start: int, groups: int, larger: int) -> tuple[tuple[int, ...], ...] | None:
-        if not groups:
+    def cut(start: int, runs: int, larger: int) -> tuple[Span, ...] | None:
+        if not runs:
             return ()
         for extra in (1, 0):
-            if extra > larger or (not extra and larger == groups):
-                continue
-            if run_fits(start, size + extra):
-                rest = cut(start + size + extra, groups - 1, larger - extra)
+            end = start + size + extra
+            if extra <= larger < runs + extra and fits(start, end):
+                rest = cut(end, runs - 1, larger - extra)
                 if rest is not None:
-                    return (order[start : start + size + extra], *rest)
+                    return ((start, end), *rest)
         return None
 
-    groups = cut(0, count, larger)
-    return None if groups is None else list(groups)
+    return cut(0, count, larger)
 
 
 def token_columns(offsets: Sequence[Span], spans: Iterable[Span]) -> tuple[int, ...]:
@@ -228,8 +230,3 @@ def token_columns(offsets: Sequence[Span], spans: Iterable[Span]) -> tuple[int, 
         for column, (start, end) in enumerate(offsets)
         if any(start < stop and begin < end for begin, stop in spans if start < end)
     )
-
-
-def _clean(text: str) -> str:
-    """Unicode-composed, with single spaces."""
-    return " ".join(unicodedata.normalize("NFC", text).split())

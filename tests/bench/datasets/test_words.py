@@ -16,28 +16,23 @@ from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.labelled import labelled_scenes
 from pixalign.scenes.sample import class_phrases
 from pixalign.scenes.stress import DIALS, stress
-from trees import box, labels, lines, mask
+from trees import box, labels, lines, mask, refused
 
 # COCO
 
 
 def test_coco_train_ids(tmp_path):
-    trees.coco(tmp_path)
+    home = trees.coco(tmp_path)
     dataset = open_dataset("coco", tmp_path)
     assert dataset.keys == ("000000000139", "000000000285")
     assert np.array_equal(dataset.truth(0), labels(1, 80, 0, 0))
     assert dataset[0].present == (0, 79)
     assert dataset[1].present == ()  # stuff only: kept, all background
-
-
-def test_coco_without_masks(tmp_path):
-    home = trees.coco(tmp_path)
     for path in home.glob("annotations/val2017/*_labelTrainIds.png"):
         path.unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"_labelTrainIds.png in .* nor .*instances_val2017"
-    ):
-        open_dataset("coco", tmp_path)
+    refused(
+        FileNotFoundError, r"_labelTrainIds.png in .* nor .*instances_val2017", "coco", tmp_path
+    )
 
 
 def test_coco_instances(tmp_path):
@@ -65,41 +60,35 @@ def test_coco_instances(tmp_path):
     assert check(dataset).empty == 1
     assert len(open_dataset("coco", tmp_path, limit=1)) == 1
     assert dataset.masks_from == "instances_val2017.json"
-    trees.coco(tmp_path)
-    assert open_dataset("coco", tmp_path).masks_from == "*_labelTrainIds.png"
-
-
-def test_coco_instances_last_category(tmp_path):
     trees.instances(tmp_path, [{"id": 1, "category_id": 90, "segmentation": box(2, 2, 6, 6)}])
     dataset = open_dataset("coco", tmp_path)
     assert [dataset.classes[index] for index in dataset[0].present] == ["toothbrush"]
     assert dataset.truth(0).astype(bool).sum() == 16
     assert np.array_equal(pickle.loads(pickle.dumps(dataset)).truth(0), dataset.truth(0))
+    trees.coco(tmp_path)
+    assert open_dataset("coco", tmp_path).masks_from == "*_labelTrainIds.png"
 
 
 def test_broken_coco_instances(tmp_path, monkeypatch):
-    path = trees.instances(tmp_path, [{"id": 7, "category_id": 1, "segmentation": "round"}])
-    with pytest.raises(ValueError, match=r"annotation 7 in .*val2017.json' has no outline"):
-        open_dataset("coco", tmp_path).truth(0)
-    other = {"size": [5, 5], "counts": [0, 25]}
-    trees.instances(tmp_path, [{"id": 7, "category_id": 1, "segmentation": other}])
-    with pytest.raises(
-        ValueError, match=r"annotation 7 in .* is of \(5, 5\) pixels; allowed: \(12"
+    for outline, message in (
+        ("round", r"annotation 7 in .*val2017.json' has no outline"),
+        (
+            {"size": [5, 5], "counts": [0, 25]},
+            r"annotation 7 in .* is of \(5, 5\) pixels; allowed: \(12",
+        ),
     ):
-        open_dataset("coco", tmp_path).truth(0)
+        path = trees.instances(tmp_path, [{"id": 7, "category_id": 1, "segmentation": outline}])
+        with pytest.raises(ValueError, match=message):
+            open_dataset("coco", tmp_path).truth(0)
     trees.instances(tmp_path, [], categories=tuple(range(1, 81)))
-    with pytest.raises(ValueError, match=r"80 categories; allowed: COCO's 80, .*\[12, 26, 29"):
-        open_dataset("coco", tmp_path)
+    refused(ValueError, r"80 categories; allowed: COCO's 80, .*\[12, 26, 29", "coco", tmp_path)
     path.write_text("{}")
-    with pytest.raises(ValueError, match="is no file of COCO instances: KeyError: 'categories'"):
-        open_dataset("coco", tmp_path)
+    refused(ValueError, "is no file of COCO instances: KeyError: 'categories'", "coco", tmp_path)
     trees.instances(tmp_path, [])
     (tmp_path / "coco_stuff164k/images/val2017/000000000139.jpg").unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 of 2 images are missing in .*: 000000000139"):
-        open_dataset("coco", tmp_path)
+    refused(FileNotFoundError, r"1 of 2 images are missing in .*: 000000000139", "coco", tmp_path)
     monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
-    with pytest.raises(ValueError, match=r'needs pycocotools; .* pip install "pixalign\[bench\]"'):
-        open_dataset("coco", tmp_path)
+    refused(ValueError, r'needs pycocotools; .* pip install "pixalign\[bench\]"', "coco", tmp_path)
 
 
 # AEP
@@ -114,11 +103,9 @@ def test_aep_phrases(tmp_path):
     assert named == {"rabbit": "three baby rabbits", "suitcase": "a pink"}
     assert first.present == (2, 28)
     assert second.phrases == {19: "a golden dog"}  # a rainbow is no class
-
-
-def test_aep_phrases_may_be_named_by_file_and_stand_twice(tmp_path):
+    # They may be named by file and stand twice.
     twice = {"subject": ["cat", "cat"], "phrase": ["a red cat", "a blue cat"]}
-    trees.aep(tmp_path, {"generate_0.png": twice, "generate_10.png": twice})
+    trees.aep(tmp_path / "aep", {"generate_0.png": twice, "generate_10.png": twice})
     assert open_dataset("aep", tmp_path)[0].phrases == {18: "a red cat"}
 
 
@@ -139,18 +126,15 @@ def test_aep_phrases_may_be_named_by_file_and_stand_twice(tmp_path):
 )
 def test_broken_phrases(phrases, message, tmp_path):
     trees.aep(tmp_path, phrases)
-    with pytest.raises(ValueError, match=message):
-        open_dataset("aep", tmp_path)
+    refused(ValueError, message, "aep", tmp_path)
 
 
 def test_missing_or_damaged_phrases(tmp_path):
     trees.aep(tmp_path)
     (tmp_path / "phrases.json").write_text("{")
-    with pytest.raises(ValueError, match=r"phrases.json' is no JSON"):
-        open_dataset("aep", tmp_path)
+    refused(ValueError, r"phrases.json' is no JSON", "aep", tmp_path)
     (tmp_path / "phrases.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no phrases.json below .*convert_aep makes"):
-        open_dataset("aep", tmp_path)
+    refused(FileNotFoundError, r"no phrases.json below .*convert_aep makes", "aep", tmp_path)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -180,23 +164,18 @@ class Evil:
         ({"a": b"bytes"}, "holds 'a': a bytes; allowed"),
         ({"a": {"subject": [1.5], "phrase": ["x"]}}, r"has the subject \[1.5\] of 'a'"),
         ([1], "holds a list"),
+        (b"", "is no pickle of phrases"),
+        (b"text", "is no pickle of phrases"),
+        (pickle.dumps(trees.PHRASES)[:-9], "is no pickle of phrases"),
     ],
 )
 def test_other_pickles_are_refused(content, message, tmp_path, capsys):
     source = tmp_path / "prompts.pkl"
-    source.write_bytes(pickle.dumps(content))
+    source.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content))
     with pytest.raises(ValueError, match=rf"prompts.pkl' {message}"):
         convert_aep(source, tmp_path / "phrases.json")
     assert not (tmp_path / "phrases.json").exists()
     assert capsys.readouterr().out == ""
-
-
-def test_damaged_pickles_are_refused(tmp_path):
-    source = tmp_path / "prompts.pkl"
-    for data in (b"", b"text", pickle.dumps(trees.PHRASES)[:-9]):
-        source.write_bytes(data)
-        with pytest.raises(ValueError, match=r"prompts.pkl' is no pickle of phrases"):
-            convert_aep(source, tmp_path / "phrases.json")
 
 
 # Own folders
@@ -215,32 +194,23 @@ def test_folder_truth(tmp_path):
     [
         (["cat", "", "dog"], r"line 2 of '.*classes.txt' is blank"),
         (["cat", "dog", " Cat"], r"line 3 of '.*classes.txt' is 'Cat', like line 1"),
-        (
-            [str(number) for number in range(254)],
-            r"classes.txt' has 254 classes; allowed: 1 to 253",
-        ),
+        (map(str, range(254)), r"classes.txt' has 254 classes; allowed: 1 to 253"),
         ([], r"classes.txt' has 0 classes; allowed: 1 to 253"),
     ],
 )
 def test_broken_class_files(names, message, tmp_path):
     trees.folder(tmp_path)
     lines(tmp_path / "classes.txt", *names)
-    with pytest.raises(ValueError, match=message):
-        open_dataset("folder", tmp_path)
+    refused(ValueError, message, "folder", tmp_path)
 
 
-def test_the_most_classes_still_fit(tmp_path):
+def test_the_most_classes_still_fit_and_two_pictures_of_a_name_do_not(tmp_path):
     trees.folder(tmp_path)
-    lines(tmp_path / "classes.txt", *(str(number) for number in range(253)))
+    lines(tmp_path / "classes.txt", *map(str, range(253)))
     mask(tmp_path / "masks" / "a.png", labels(253, 255))
     assert open_dataset("folder", tmp_path)[0].present == (252,)
-
-
-def test_folder_pictures_of_one_name(tmp_path):
-    trees.folder(tmp_path)
     trees.photo(tmp_path / "images" / "a.png")
-    with pytest.raises(ValueError, match=r"images' holds both a.jpg and a.png; allowed: one"):
-        open_dataset("folder", tmp_path)
+    refused(ValueError, r"images' holds both a.jpg and a.png; allowed: one", "folder", tmp_path)
 
 
 def test_check_tells_what_is_there(tmp_path):
@@ -303,16 +273,10 @@ def test_lab_counts_and_keys():
     assert len(dataset._painted) <= 2
     with pytest.raises(IndexError):
         few[4]
-    with pytest.raises(ValueError, match="split of lab is 'train'; allowed: 'test', 'val'"):
-        open_dataset("lab", None, "train")
+    refused(ValueError, "split of lab is 'train'; allowed: 'test', 'val'", "lab", None, "train")
     assert few[0].target is None
-
-
-def test_lab_truth_is_the_callers_own():
-    dataset = open_dataset("lab", None, limit=3)
-    before = dataset.truth(0)
-    before[:] = 7
-    assert not (dataset.truth(0) == 7).all()
+    few.truth(0)[:] = 7  # the caller's own
+    assert not (few.truth(0) == 7).all()
 
 
 def test_lab_phrases():

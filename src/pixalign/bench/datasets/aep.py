@@ -7,48 +7,23 @@ import json
 import os
 import pickle
 from collections.abc import Iterable, Mapping
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pixalign.bench.datasets.files import (
-    FileDataset,
-    MaskDataset,
-    Place,
-    files_in,
-    paired,
-    read_labels,
-    shortened,
-)
+from pixalign.bench.datasets.files import FileDataset, open_masks, shortened
 from pixalign.bench.datasets.sample import class_list
 from pixalign.core.files import write_json
 
-SPLITS = ("all",)
-PLACE = Place(
-    ("aep", "."),
-    ("images", "annotations", "phrases.json"),
-    hint="pixalign.bench.datasets.aep.convert_aep makes phrases.json from the released prompts.pkl",
-)
+HINT = "pixalign.bench.datasets.aep.convert_aep makes phrases.json from the released prompts.pkl"
 _SHAPE = 'allowed: {image: {"subject": [class, ...], "phrase": [words, ...]}}, equally long'
 
 
 def open_aep(home: Path, split: str) -> FileDataset:
     """All pictures, each with the phrases of those of its subjects that are classes."""
-    images, masks = home / "images", home / "annotations"
-    pictures, truths = files_in(images, (".png",)), files_in(masks, ("_gt.png",))
-    keys = paired(pictures, truths, (images, masks))
-    classes = class_list("aep")
-    return MaskDataset(
-        name="aep",
-        split=split,
-        classes=classes,
-        keys=keys,
-        masks_from="annotations",
-        images=pictures,
-        phrases=read_phrases(home / "phrases.json", keys),
-        masks=truths,
-        read=partial(read_labels, classes=len(classes)),
-    )
+    folders, endings = (home / "images", home / "annotations"), (".png", "_gt.png")
+    dataset = open_masks("aep", split, *folders, endings=endings)
+    return replace(dataset, phrases=read_phrases(home / "phrases.json", dataset.keys))
 
 
 def read_phrases(path: Path, keys: Iterable[str]) -> dict[str, dict[int, str]]:

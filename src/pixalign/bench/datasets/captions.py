@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from pixalign.bench.datasets.files import bench_module
-from pixalign.bench.datasets.names import aliases_of
-from pixalign.bench.datasets.plurals import forms_of
+from pixalign.bench.datasets.words import aliases_of, forms_of
 from pixalign.core.checks import check_choice
-from pixalign.core.files import write_json
 from pixalign.core.progress import Progress
 from pixalign.text.prompts import as_phrases
 
@@ -28,11 +26,11 @@ _BATCH = 8192  # captions between two moves of the progress bar
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _GAP = r"[\s-]++"  # between the words of a name: "hot dog", "hot-dog"
 
-Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+FileName = str | os.PathLike[str]
 
 
 def count_captions(
-    paths: Files,
+    paths: FileName | Iterable[FileName],
     classes: Sequence[str],
     plurals: Mapping[str, str] | None = None,
     *,
@@ -51,7 +49,10 @@ def count_captions(
     names = [phrase.name for phrase in as_phrases(classes)]
     match = Matcher.of(names, plurals or {})
     counts = [0] * len(names)
-    files = [_known(path) for path in _listed(paths)]
+    listed = [paths] if isinstance(paths, str | os.PathLike) else paths
+    files = [_known(Path(path)) for path in listed]
+    if not files:
+        raise ValueError("there are 0 files of captions; allowed: 1 or more")
     with Progress(0, "count captions", progress, "caption") as bar:
         for path, kind in files:
             number = 0
@@ -125,15 +126,6 @@ def _branches(node: Mapping[str, Any]) -> str:
     return f"(?:{'|'.join(ways)})" + ("?" if "" in node else "")
 
 
-def _listed(paths: Files) -> list[Path]:
-    if isinstance(paths, str | os.PathLike):
-        paths = [paths]
-    listed = [Path(path) for path in paths]
-    if not listed:
-        raise ValueError("there are 0 files of captions; allowed: 1 or more")
-    return listed
-
-
 def _known(path: Path) -> tuple[Path, str]:
     """A file and its format; a missing one and an unknown format are errors."""
     if not path.is_file():
@@ -184,21 +176,16 @@ def _parquet(path: Path, column: str | None) -> Iterator[str]:
 
 def _column(names: Sequence[str], path: Path, column: str | None) -> str:
     wanted = COLUMNS if column is None else (column,)
-    for name in wanted:
-        if name in names:
-            return name
-    options = ", ".join(repr(name) for name in names)
-    raise ValueError(
-        f"caption file {str(path)!r} has no column {' or '.join(wanted)}; allowed: {options}"
-    )
+    known = [name for name in wanted if name in names]
+    if not known:
+        options = ", ".join(repr(name) for name in names)
+        raise ValueError(
+            f"caption file {str(path)!r} has no column {' or '.join(wanted)}; allowed: {options}"
+        )
+    return known[0]
 
 
-def save_counts(path: str | os.PathLike[str], counts: Mapping[str, int]) -> Path:
-    """Write counts as JSON {name: count}, whole or not at all."""
-    return write_json(Path(path), counts)
-
-
-def load_counts(path: str | os.PathLike[str], classes: Sequence[str]) -> dict[str, int]:
+def load_counts(path: FileName, classes: Sequence[str]) -> dict[str, int]:
     """The count of each class from JSON {name: count}; classes without one are an error.
 
     A name is looked up in any case, else as its plural or singular: public tables hold singulars

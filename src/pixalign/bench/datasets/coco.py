@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,16 @@ import numpy as np
 
 from pixalign.bench.datasets.files import (
     FileDataset,
-    MaskDataset,
-    Place,
     bench_module,
     files_in,
     indices,
     open_mask,
-    paired,
+    open_masks,
     require,
 )
 from pixalign.bench.datasets.sample import class_list
 from pixalign.core.values import Size
 
-SPLITS = ("val", "train")
-PLACE = Place(("coco_stuff164k", "coco"), ("images", "annotations"))
 SUFFIX = "_labelTrainIds.png"
 # Between 1 and 90, the numbers that no category has.
 GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
@@ -41,26 +37,16 @@ def open_coco(home: Path, split: str) -> FileDataset:
     """All pictures of images/val2017 or images/train2017, also those without any thing."""
     images, masks = home / "images" / f"{split}2017", home / "annotations" / f"{split}2017"
     instances = home / "annotations" / f"instances_{split}2017.json"
-    if not images.is_dir():
-        raise FileNotFoundError(f"folder {str(images)!r} is missing")
-    pictures = files_in(images, (".jpg",))
-    truths = files_in(masks, (SUFFIX,)) if masks.is_dir() else {}
-    if not truths and instances.is_file():
-        return _open_instances(instances, split, pictures, images)
-    if not truths:
+    pictures = files_in(images, ".jpg")
+    if masks.is_dir() and files_in(masks, SUFFIX):
+        endings = (".jpg", SUFFIX)
+        dataset = open_masks("coco", split, images, masks, endings=endings, read=read_train_ids)
+        return replace(dataset, masks_from=f"*{SUFFIX}")
+    if not instances.is_file():
         raise FileNotFoundError(
             f"there is neither a *{SUFFIX} in {str(masks)!r} nor {str(instances)!r}"
         )
-    return MaskDataset(
-        name="coco",
-        split=split,
-        classes=class_list("coco"),
-        keys=paired(pictures, truths, (images, masks)),
-        masks_from=f"*{SUFFIX}",
-        images=pictures,
-        masks=truths,
-        read=read_train_ids,
-    )
+    return _open_instances(instances, split, pictures, images)
 
 
 def read_train_ids(path: Path) -> np.ndarray:
@@ -131,12 +117,16 @@ def _open_instances(
     path: Path, split: str, pictures: Mapping[str, Path], folder: Path
 ) -> InstanceDataset:
     bench_module("pycocotools.mask", path)
+    label = {number: 1 + index for index, number in enumerate(CATEGORIES)}
+    outlined: defaultdict[int, list[Region]] = defaultdict(list)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         _check_categories(sorted(category["id"] for category in content["categories"]))
         images = {Path(image["file_name"]).stem: image for image in content["images"]}
         sizes = {key: (int(image["height"]), int(image["width"])) for key, image in images.items()}
-        outlined = _regions(content["annotations"])
+        for each in content["annotations"]:
+            region = Region(label[each["category_id"]], each["segmentation"], int(each["id"]))
+            outlined[each["image_id"]].append(region)
         regions = {key: tuple(outlined[image["id"]]) for key, image in images.items()}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
@@ -155,16 +145,6 @@ def _open_instances(
         regions=regions,
         sizes=sizes,
     )
-
-
-def _regions(annotations: list[Mapping[str, Any]]) -> defaultdict[int, list[Region]]:
-    """The regions of each image by the image's number."""
-    label = {number: 1 + index for index, number in enumerate(CATEGORIES)}
-    found: defaultdict[int, list[Region]] = defaultdict(list)
-    for one in annotations:
-        region = Region(label[one["category_id"]], one["segmentation"], int(one["id"]))
-        found[one["image_id"]].append(region)
-    return found
 
 
 def _check_categories(numbers: Sequence[int]) -> None:

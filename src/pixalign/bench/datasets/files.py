@@ -1,90 +1,28 @@
-"""Datasets in folders: where they stand, which files they list, and masks as labels."""
+"""Datasets in files: which they list, and masks as labels."""
 
 from __future__ import annotations
 
 import importlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from pixalign.bench.datasets.sample import Dataset, Sample
+from pixalign.bench.datasets.sample import Dataset, Sample, class_list
 from pixalign.bench.metrics import IGNORE
 from pixalign.core.values import Size
 from pixalign.pictures.reading import read_image
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _NAMED = 3  # how many of several problems are named
-_LEVELS = 4  # how far above a root its dataset is looked for
 _ORIENTATION = 0x0112  # the tag of a picture that is stored turned
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a layout stands below a root: in the first of ``homes`` that holds all ``parts``."""
-
-    homes: tuple[str, ...]
-    parts: tuple[str, ...]
-    hint: str = ""  # how a missing part is made
-
-    @property
-    def wanted(self) -> str:
-        """What a root must hold, in words."""
-        parts = ", ".join(self.parts)
-        return " or ".join(parts if home == "." else home for home in self.homes)
-
-    def home(self, root: Path) -> Path | None:
-        """The folder of the layout, if it stands below this root."""
-        for home in self.homes:
-            if all((root / home / part).exists() for part in self.parts):
-                return root / home
-        return None
-
-    def find(self, root: Path) -> Path:
-        """The folder of the layout, else an error that says what is wrong with the root."""
-        check_root(root)
-        home = self.home(root)
-        if home is None:
-            raise FileNotFoundError(self._problem(root))
-        return home
-
-    def _problem(self, root: Path) -> str:
-        here = root.resolve()
-        for parent in here.parents[:_LEVELS]:
-            home = self.home(parent)
-            if home is not None and (here == home or here in home.parents or home in here.parents):
-                return f"root {str(root)!r} is inside the dataset; give {str(parent)!r} instead"
-        for child in _folders(root):
-            if self.home(child) is not None:
-                return f"the dataset is one level deeper than {str(root)!r}; give {str(child)!r}"
-        for folder in (root / home for home in self.homes):
-            lacking = [part for part in self.parts if not (folder / part).exists()]
-            if (folder != root and folder.is_dir()) or len(lacking) < len(self.parts):
-                hint = f"; {self.hint}" if self.hint else ""
-                missing = ", ".join(lacking)
-                return f"no {missing} below {str(folder)!r}; found: {_contents(folder)}{hint}"
-        return f"no {self.wanted} below {str(root)!r}; found: {_contents(root)}"
-
-
-def check_root(root: Path) -> None:
-    """Raise a FileNotFoundError unless the root is a folder."""
-    if not root.is_dir():
-        what = "a file" if root.exists() else "missing"
-        raise FileNotFoundError(f"root {str(root)!r} is {what}; name a folder")
-
-
-def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir())
-
-
-def _contents(folder: Path) -> str:
-    """The first entries of a folder, in words."""
-    return shortened(sorted(entry.name for entry in os.scandir(folder)), 8) or "nothing"
 
 
 def shortened(items: Sequence[str], named: int = _NAMED) -> str:
@@ -93,20 +31,22 @@ def shortened(items: Sequence[str], named: int = _NAMED) -> str:
     return ", ".join(items[:named]) + more
 
 
-def files_in(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
+def files_in(folder: Path, endings: str | tuple[str, ...]) -> dict[str, Path]:
     """The files of a folder that end so, by their names without the ending, sorted."""
-    found: dict[str, Path] = {}
-    for name in sorted(entry.name for entry in os.scandir(folder)):
-        for suffix in suffixes:
-            if name.lower().endswith(suffix.lower()) and not name.startswith("."):
-                stem = name[: -len(suffix)]
-                if stem in found:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"folder {str(folder)!r} is missing")
+    files: dict[str, Path] = {}
+    for name in sorted(os.listdir(folder)):
+        for ending in (endings,) if isinstance(endings, str) else endings:
+            if name.lower().endswith(ending.lower()) and not name.startswith("."):
+                path = folder / name
+                other = files.setdefault(name[: -len(ending)], path)
+                if other != path:
                     raise ValueError(
-                        f"{str(folder)!r} holds both {found[stem].name} and {name}; allowed: one "
+                        f"{str(folder)!r} holds both {other.name} and {name}; allowed: one "
                         "file of each name"
                     )
-                found[stem] = folder / name
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def read_list(path: Path) -> tuple[str, ...]:
@@ -131,31 +71,23 @@ def require(what: str, keys: Iterable[str], found: Mapping[str, Path], folder: P
         )
 
 
-def paired(
-    images: Mapping[str, Path],
-    masks: Mapping[str, Path],
-    folders: tuple[Path, Path],
-    keys: Sequence[str] | None = None,
-) -> tuple[str, ...]:
-    """The keys, once each has an image and a mask; without keys, those of all files."""
-    names = sorted({*images, *masks}) if keys is None else keys
-    if not names:
-        raise FileNotFoundError(f"there is no image in {str(folders[0])!r}")
-    require("images", names, images, folders[0])
-    require("masks", names, masks, folders[1])
-    return tuple(names)
+@contextmanager
+def _opened(path: Path, what: str = "") -> Iterator[Image.Image]:
+    """A file as Pillow opens it; damage is an error that names the file."""
+    try:
+        with Image.open(path) as image:
+            yield image
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{what}{str(path)!r} is damaged or no image: {error}") from error
 
 
 def open_mask(path: Path) -> Image.Image:
     """A decoded mask file, in its own mode."""
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return image
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"mask {str(path)!r} is damaged or no image: {error}") from error
+    with _opened(path, "mask ") as image:
+        image.load()
+        return image
 
 
 def indices(image: Image.Image, path: Path) -> np.ndarray:
@@ -186,14 +118,9 @@ def read_labels(path: Path, classes: int, ignore: bool = False) -> np.ndarray:
 
 def picture_size(path: Path) -> Size:
     """The upright (height, width) that a picture's header tells."""
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{str(path)!r} is damaged or no image: {error}") from error
+    with _opened(path) as image:
+        width, height = image.size
+        turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
     return (width, height) if turned else (height, width)
 
 
@@ -245,6 +172,42 @@ class MaskDataset(FileDataset):
     def mark(self, index: int) -> str:
         """The mask's size in bytes, too."""
         return f"{super().mark(index)} {self.masks[self.keys[index]].stat().st_size}"
+
+
+def open_masks(
+    name: str,
+    split: str,
+    images: Path,
+    masks: Path,
+    *,
+    endings: tuple[str | tuple[str, ...], str] = (".jpg", ".png"),
+    keys: Sequence[str] | None = None,
+    classes: Sequence[str] = (),
+    ignore: bool = False,
+    read: Callable[[Path], np.ndarray] | None = None,
+) -> MaskDataset:
+    """The pictures of a folder with the masks of another; without ``keys``, all files are paired.
+
+    Without ``classes``, they are those of the dataset's list; without ``read``, a mask's values are
+    the labels, 255 among them where ``ignore`` says so.
+    """
+    pictures, truths = files_in(images, endings[0]), files_in(masks, endings[1])
+    names = sorted({*pictures, *truths}) if keys is None else keys
+    if not names:
+        raise FileNotFoundError(f"there is no image in {str(images)!r}")
+    require("images", names, pictures, images)
+    require("masks", names, truths, masks)
+    known = tuple(classes) or class_list(name)
+    return MaskDataset(
+        name=name,
+        split=split,
+        classes=known,
+        keys=tuple(names),
+        masks_from=masks.name,
+        images=pictures,
+        masks=truths,
+        read=read or partial(read_labels, classes=len(known), ignore=ignore),
+    )
 
 
 def bench_module(name: str, path: Path) -> Any:

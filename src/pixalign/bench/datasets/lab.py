@@ -10,14 +10,12 @@ from PIL import Image
 
 from pixalign.bench.datasets.sample import Dataset, Sample, present_in
 from pixalign.core.values import Size
-from pixalign.scenes.atlas import class_names, training_shares
+from pixalign.scenes.atlas import class_names, training_counts
 from pixalign.scenes.draw import draw_scenes, scene_numbers
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import SceneBatch, class_phrases, concatenate
 from pixalign.scenes.stress import DIALS, TARGET, stress
 
-SPLITS = ("test", "val")
-TOY_SPLITS = ("all",)
 COUNT = 1002  # scenes
 TOY_COUNT = 60  # scenes of each level
 BASE = "base=0"  # the group of the scenes in which no dial is turned
@@ -25,8 +23,6 @@ LEVELS = (0.25, 0.5, 0.75, 1.0)
 SIDE = 128
 _CHUNK = 32  # scenes painted at once
 _KEPT = 2  # chunks in memory
-
-
 _Chunk = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -48,13 +44,12 @@ class SceneDataset(Dataset):
         number = range(len(self))[index]
         pictures, _, areas = self._chunk(number // _CHUNK)
         truth = self.truth(number)
-        phrases = class_phrases(self.scenes[number : number + 1])[0] if self.described else {}
         labels, alone = self.scenes.labels[number], areas[number % _CHUNK]
         return Sample(
             key=self.keys[number],
             image=Image.fromarray(pictures[number % _CHUNK]),
             truth=truth,
-            phrases=phrases,
+            phrases=class_phrases(self.scenes[number : number + 1])[0] if self.described else {},
             group=self.groups[number] if self.groups else "",
             target=int(labels[TARGET]) if self.groups else None,
             visible={
@@ -73,13 +68,9 @@ class SceneDataset(Dataset):
         """The same for all."""
         return SIDE, SIDE
 
-    def source(self, index: int) -> str:
-        """The scene's key."""
-        return self.keys[index]
-
     def counts(self) -> Mapping[str, float]:
         """Each class's share of the training objects."""
-        return dict(zip(class_names(), training_shares().tolist(), strict=True))
+        return training_counts()
 
     def _chunk(self, number: int) -> _Chunk:
         """Pictures uint8 [n, 128, 128, 3], truths uint8 [n, 128, 128], pixels of objects [n, K].
@@ -88,21 +79,29 @@ class SceneDataset(Dataset):
         """
         if number not in self._painted:
             painted = render(self.scenes[number * _CHUNK : (number + 1) * _CHUNK], SIDE)
-            pictures = (painted.images * 255).round().byte().permute(0, 2, 3, 1).numpy()
             if len(self._painted) == _KEPT:
                 del self._painted[next(iter(self._painted))]
-            self._painted[number] = (pictures, painted.masks.numpy(), painted.areas.numpy())
+            self._painted[number] = (
+                painted.pictures(),
+                painted.masks.numpy(),
+                painted.areas.numpy(),
+            )
         return self._painted[number]
 
 
-def open_lab(split: str, limit: int | None) -> Dataset:
-    """Scenes of 2, 3 and 4 objects in equal parts."""
-    return _drawn("lab", split, limit, described=False)
+def open_lab(name: str, split: str, limit: int | None) -> Dataset:
+    """Scenes of 2, 3 and 4 objects in equal parts.
 
-
-def open_lab_phrases(split: str, limit: int | None) -> Dataset:
-    """The same scenes; each class has a phrase with its number, size and colour."""
-    return _drawn("lab-phrases", split, limit, described=True)
+    In "lab-phrases" each class has a phrase with its number, size and colour.
+    """
+    count = limit or COUNT
+    return SceneDataset(
+        name=name,
+        split=split,
+        keys=tuple(f"scene-{number:06d}" for number in scene_numbers(count)),
+        scenes=draw_scenes(split, count),
+        described=name == "lab-phrases",
+    )
 
 
 def open_lab_toy(split: str, limit: int | None) -> Dataset:
@@ -120,15 +119,4 @@ def open_lab_toy(split: str, limit: int | None) -> Dataset:
         keys=tuple(f"{group}-{index:06d}" for group in groups for index in range(count)),
         scenes=concatenate(batches),
         groups=tuple(group for group in groups for _ in range(count)),
-    )
-
-
-def _drawn(name: str, split: str, limit: int | None, *, described: bool) -> Dataset:
-    count = limit or COUNT
-    return SceneDataset(
-        name=name,
-        split=split,
-        keys=tuple(f"scene-{number:06d}" for number in scene_numbers(count)),
-        scenes=draw_scenes(split, count),
-        described=described,
     )

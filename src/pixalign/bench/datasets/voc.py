@@ -10,20 +10,15 @@ from PIL import Image
 
 from pixalign.bench.datasets.files import (
     FileDataset,
-    MaskDataset,
-    Place,
     checked,
-    files_in,
     indices,
     open_mask,
-    paired,
+    open_masks,
     read_list,
 )
 from pixalign.bench.datasets.sample import class_list
 from pixalign.bench.metrics import IGNORE
 
-SPLITS = ("val", "train", "trainval")
-PLACE = Place(("VOCdevkit/VOC2012",), ("JPEGImages", "ImageSets/Segmentation"))
 MASKS = ("SegmentationClassAug", "SegmentationClass")  # the first that is there
 
 
@@ -35,18 +30,8 @@ def open_voc(home: Path, split: str) -> FileDataset:
     folders = [home / name for name in MASKS if (home / name).is_dir()]
     if not folders:
         raise FileNotFoundError(f"no {' or '.join(MASKS)} below {str(home)!r}")
-    images, masks = home / "JPEGImages", folders[0]
-    pictures, truths = files_in(images, (".jpg",)), files_in(masks, (".png",))
-    return MaskDataset(
-        name="voc",
-        split=split,
-        classes=class_list("voc"),
-        keys=paired(pictures, truths, (images, masks), read_list(listed)),
-        masks_from=masks.name,
-        images=pictures,
-        masks=truths,
-        read=read_voc,
-    )
+    keys = read_list(listed)
+    return open_masks("voc", split, home / "JPEGImages", folders[0], keys=keys, read=read_voc)
 
 
 def read_voc(path: Path) -> np.ndarray:
@@ -64,16 +49,15 @@ def read_voc(path: Path) -> np.ndarray:
 @cache
 def colour_map() -> dict[tuple[int, int, int], int]:
     """VOC's published colours: a label's bits, three at a time, are spread over R, G and B."""
-    colours = {}
-    for label in range(IGNORE + 1):
-        red = green = blue = 0
-        for place in range(8):
-            bits = label >> (3 * place)
-            red |= (bits & 1) << (7 - place)
-            green |= (bits >> 1 & 1) << (7 - place)
-            blue |= (bits >> 2 & 1) << (7 - place)
-        colours[red, green, blue] = label
-    return colours
+    return {_colour(label): label for label in range(IGNORE + 1)}
+
+
+def _colour(label: int) -> tuple[int, int, int]:
+    red, green, blue = (
+        sum((label >> (3 * place + channel) & 1) << (7 - place) for place in range(8))
+        for channel in range(3)
+    )
+    return red, green, blue
 
 
 def _by_colour(pixels: np.ndarray, path: Path, count: int) -> np.ndarray:

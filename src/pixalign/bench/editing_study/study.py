@@ -17,20 +17,17 @@ import torch
 from PIL import Image
 
 from pixalign.backbones.locations import located
-from pixalign.bench.generation_study.study import result_name
-from pixalign.bench.scene_classifier import SceneClassifier, load_classifier, look, recognised
+from pixalign.bench.generation_study.study import result_name, write_grid
+from pixalign.bench.scene_classifier import SceneClassifier, load_classifier, look_at, recognised
 from pixalign.core.checks import check_choice
-from pixalign.core.files import make_folder, write_bytes, write_json
+from pixalign.core.files import make_folder, write_json
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
-from pixalign.diffusion.sampling import to_pictures
 from pixalign.editing import Edit
 from pixalign.editing.cache import InversionCache, inversions_of
 from pixalign.editing.inversion import InversionSettings, reconstruct, reconstruction_figures
 from pixalign.editing.run import edit as edit_pictures
-from pixalign.pictures.grid import in_columns, picture_grid
 from pixalign.pictures.reading import to_pixels
-from pixalign.pictures.saving import encoded
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.labelled import LabelledScene, labelled_scenes, native_side
@@ -77,18 +74,13 @@ def trials(count: int, size: int) -> list[Trial]:
     In each scene the first named object changes that is large enough and hidden little enough;
     scenes without one are passed over.
     """
-    scenes = draw_scenes("test", 6 * count)
-    each = len(scenes) // 3
+    scenes, each = draw_scenes("test", 6 * count), 2 * count
+    by_objects = [scenes[first : first + each] for first in range(0, 3 * each, each)]
     chosen: list[Trial] = []
     for start in range(0, each, 16):
-        parts = [
-            labelled_scenes(
-                scenes[n * each + start : n * each + min(start + 16, each)], size, "cpu"
-            )
-            for n in range(3)
-        ]
-        for number, in_turn in enumerate(zip(*parts, strict=True)):
-            possible = [trial(scene, start + number) for scene in in_turn]
+        parts = [labelled_scenes(part[start : start + 16], size, "cpu") for part in by_objects]
+        for number, in_turn in enumerate(zip(*parts, strict=True), start):
+            possible = [trial(scene, number) for scene in in_turn]
             chosen += [made for made in possible if made is not None]
         if len(chosen) >= count:
             break
@@ -108,7 +100,7 @@ def trial(subject: LabelledScene, seed: int) -> Trial | None:
     others = tuple(label for label in subject.labels if label != old)
     places = [subject.labels.index(label) + 1 for label in (old, *others)]
     return Trial(
-        picture=to_pictures(subject.picture[None])[0],
+        picture=subject.image,
         source=f"a photo of {', '.join(said)}",
         target=f"a photo of {', '.join(instead)}",
         old=old,
@@ -176,8 +168,7 @@ def run_editing_study(
     columns = ["source", "reconstruction", *(label for label in rows if "," not in label)]
     names = class_names()
     titles = [f"{t.source}: {names[t.old]} to {names[t.new]}" for t in asked[:SHOWN]]
-    grid = picture_grid(in_columns(shown, columns), headings=columns, titles=titles, side=128)
-    write_bytes(path.with_suffix(".webp"), encoded(grid, "webp"))
+    write_grid(path.with_suffix(".webp"), shown, columns, titles)
     return result
 
 
@@ -192,8 +183,7 @@ def changes_in(
     """For each edit: is the new class recognised in the old object's mask, is the old one not, the
     share of the other objects that are recognised in theirs, and how much the picture changed
     outside the old object's mask: PSNR in dB from the picture and from its reconstruction."""
-    pixels = np.stack([np.asarray(edit.edited, dtype=np.float32) / 255 for edit in edits])
-    classes, _ = look(classifier, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    classes, _ = look_at(classifier, [edit.edited for edit in edits])
     seen: dict[str, Any] = {"new": "", "gone": "", "kept": [], "outside": [], "moved": []}
     for row, (edit, trial) in enumerate(zip(edits, asked, strict=True)):
         labels = [trial.new, trial.old, *trial.others]
@@ -208,7 +198,12 @@ def changes_in(
         seen["kept"].append(round(sum(there[2:]) / len(there[2:]), 3))
         outside = ~trial.masks[0]
         for name, other in (("outside", edit.source), ("moved", edit.reconstruction)):
-            error = pixels[row] - np.asarray(other, dtype=np.float32) / 255
-            mean = float(np.square(error[outside]).mean())
+            error = (_pixels(edit.edited) - _pixels(other))[outside]
+            mean = float(np.square(error).mean())
             seen[name].append(round(-10 * float(np.log10(max(mean, 1e-10))), 2))
     return seen
+
+
+def _pixels(picture: Image.Image) -> np.ndarray:
+    """float32 [H, W, 3] in [0, 1]."""
+    return np.asarray(picture, dtype=np.float32) / 255

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pixalign.bench.generation_study.summary import with_interval
+from pixalign.bench.generation_study.summary import compared, with_interval
 from pixalign.bench.metrics import bootstrap_weights
 
 # In percent, and the last two in dB.
@@ -29,13 +29,10 @@ def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
         label: {name: torch.tensor(figure(row)).double() for name, figure in FIGURES.items()}
         for label, row in result["rows"].items()
     }
-    summary: dict[str, Any] = {}
-    for label, values in rows.items():
-        base = rows["ptp, no blend" if label.endswith("no blend") else "ptp"]
-        summary[label] = {}
-        for name, each in values.items():
-            summary[label][name] = with_interval(each, shares)
-            summary[label][f"{name}_minus_ptp"] = with_interval(each - base[name], shares)
+    bases = {label: "ptp, no blend" if label.endswith("no blend") else "ptp" for label in rows}
+    summary = {
+        label: compared(values, rows[bases[label]], "ptp", shares) for label, values in rows.items()
+    }
     inversions = {
         name: {
             key: {**with_interval(torch.tensor(v).double(), shares), "lowest": min(v)}

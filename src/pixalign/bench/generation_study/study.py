@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 
 from pixalign.backbones.locations import EMBEDDED_NAME, LAB, located
+from pixalign.bench.clock import Clock
 from pixalign.bench.generation_study.rows import METHOD_ROWS, Row, rows_for
 from pixalign.bench.metrics import clip_score
 from pixalign.bench.scene_classifier import (
@@ -27,7 +27,7 @@ from pixalign.bench.scene_classifier import (
     SceneClassifier,
     colour_of,
     load_classifier,
-    look,
+    look_at,
     presence,
 )
 from pixalign.core.checks import check_choice
@@ -38,7 +38,7 @@ from pixalign.generation.plan import GenerationRequest, GenerationSettings
 from pixalign.generation.prompt_sets import PROMPT_SETS, SetPrompt, read_abc6k, read_attend_excite
 from pixalign.generation.result import Generation
 from pixalign.generation.run import draw_requests
-from pixalign.pictures.grid import in_columns, picture_grid
+from pixalign.pictures.grid import picture_grid
 from pixalign.pictures.saving import encoded
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.sample import COLOURS
@@ -114,10 +114,20 @@ def run_generation_study(
         if "plain" in shown:
             titles = [prompt.text for prompt in set_prompts[:SHOWN]]
             labels = [row.label for row in METHOD_ROWS if row.label in shown]
-            rows = in_columns(shown, labels)
-            grid = picture_grid(rows, headings=labels, titles=titles, side=128)
-            write_bytes(out / f"{path.stem}-{set_name}.webp", encoded(grid, "webp"))
+            write_grid(out / f"{path.stem}-{set_name}.webp", shown, labels, titles)
     return result
+
+
+def write_grid(
+    path: Path,
+    pictures: Mapping[str, Sequence[Image.Image]],
+    labels: Sequence[str],
+    titles: Sequence[str],
+) -> None:
+    """Rows of one picture of each label, under the row's title; equally many of each label."""
+    rows = list(zip(*(pictures[label] for label in labels), strict=True))
+    grid = picture_grid(rows, headings=labels, titles=titles, side=128)
+    write_bytes(path, encoded(grid, "webp"))
 
 
 def result_name(model: AlignmentModel) -> str:
@@ -136,14 +146,9 @@ def prompts_of(name: str, files: Mapping[str, Path]) -> tuple[SetPrompt, ...]:
     return PROMPT_SETS[name]()
 
 
-def _all_groups(path: Path) -> tuple[SetPrompt, ...]:
-    groups = read_attend_excite(path).values()
-    return tuple(prompt for group in groups for prompt in group)
-
-
 READERS: dict[str, Callable[[Path], tuple[SetPrompt, ...]]] = {
     "abc6k": read_abc6k,
-    "ae": _all_groups,
+    "ae": lambda path: tuple(chain.from_iterable(read_attend_excite(path).values())),
 }
 
 
@@ -170,23 +175,16 @@ def _drawn(
         for entities in [given_entities(prompt.text, prompt.entities) or entities_of(prompt.text)]
         for seed in range(seeds)
     ]
-    _wait_for(model.backbone.device)
-    begun = time.monotonic()
-    made = draw_requests(model, requests, settings, row.method, label=row.label)
-    _wait_for(model.backbone.device)
-    return made, round((time.monotonic() - begun) / len(requests), 4)
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    clock = Clock(model.backbone.device)
+    with clock.charged({row.label: 1 / len(requests)}):
+        made = draw_requests(model, requests, settings, row.method, label=row.label)
+    return made, round(clock.rows[row.label], 4)
 
 
 def objects_in(made: Sequence[Generation], classifier: SceneClassifier) -> dict[str, list[str]]:
     """What is in each picture: ``found`` and ``coloured``, a digit an entity: "1" if it is there,
     and if it is there in the colour that the prompt says."""
-    pixels = np.stack([np.asarray(picture.image, dtype=np.float32) / 255 for picture in made])
-    classes, colours = look(classifier, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    classes, colours = look_at(classifier, [picture.image for picture in made])
     likely = presence(classes)
     present, coloured = [], []
     for number, picture in enumerate(made):

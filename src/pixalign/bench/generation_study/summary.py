@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -36,14 +36,12 @@ def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
             for label, row in rows.items()
         }
         for label, values in means.items():
-            entry: dict[str, Any] = {}
-            for name, each in values.items():
-                apart = each - means["plain"][name]
-                entry[name] = with_interval(each, shares)
-                entry[f"{name}_minus_plain"] = with_interval(apart, shares)
-            entry["seconds"] = rows[label]["seconds"]
-            entry["cost"] = rows[label]["seconds"] / rows["plain"]["seconds"]
-            summary[set_name][label] = entry
+            seconds = rows[label]["seconds"]
+            summary[set_name][label] = {
+                **compared(values, means["plain"], "plain", shares),
+                "seconds": seconds,
+                "cost": seconds / rows["plain"]["seconds"],
+            }
     return summary
 
 
@@ -71,9 +69,20 @@ def returned(result: Mapping[str, Any], label: str = "elbo") -> dict[str, int]:
     return counts
 
 
-def _by_prompt(values: Sequence[float], seeds: int) -> Tensor:
+def _by_prompt(values: list[float], seeds: int) -> Tensor:
     """float64 [P]: the mean over each prompt's pictures."""
     return torch.tensor(values, dtype=torch.float64).reshape(-1, seeds).mean(1)
+
+
+def compared(
+    values: Mapping[str, Tensor], base: Mapping[str, Tensor], name: str, shares: Tensor
+) -> dict[str, Any]:
+    """Each figure [P] of a row with its interval, and its paired difference to the row ``name``."""
+    entry = {}
+    for figure, each in values.items():
+        entry[figure] = with_interval(each, shares)
+        entry[f"{figure}_minus_{name}"] = with_interval(each - base[figure], shares)
+    return entry
 
 
 def with_interval(each: Tensor, shares: Tensor) -> dict[str, float]:

@@ -1,8 +1,13 @@
-"""English plurals by rule and by table: which words mean a class."""
+"""Which words mean a class: plurals by rule and by table, and aliases."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from pixalign.bench.datasets.sample import CLASSES
 
 # Singular, plurals. Nouns that do not change are their own plural.
 _IRREGULAR = {
@@ -66,3 +71,19 @@ def forms_of(name: str) -> tuple[str, ...]:
     before, space, word = name.rpartition(" ")
     one = f"{before}{space}{_SINGULAR.get(word, word)}"
     return tuple(dict.fromkeys((name, one, *plurals_of(one))))
+
+
+def aliases_of(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Of each of some lower-case names the words that mean the same, but no other of the names.
+
+    Captions say "potted plant" where a list has one word. In singular or plural, as the name is.
+    """
+    taken = {form for name in names for form in forms_of(name)}
+    known = [next((_aliases()[f] for f in forms_of(n) if f in _aliases()), ()) for n in names]
+    return [tuple(alias for alias in aliases if alias not in taken) for aliases in known]
+
+
+@cache
+def _aliases() -> Mapping[str, tuple[str, ...]]:
+    entries = json.loads((CLASSES / "aliases.json").read_text(encoding="utf-8"))
+    return {name: tuple(words) for name, words in entries.items()}
