@@ -10,7 +10,7 @@ import torch
 
 from bench_folder import folder_of
 from pixalign import methods as baselines
-from pixalign.bench import measuring, runner
+from pixalign.bench import clock, measuring, runner
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.measuring import Bench, Subject, image_seed
 from pixalign.bench.metrics import IGNORE
@@ -56,7 +56,7 @@ def work(model, monkeypatch):
     monkeypatch.setattr(backbone, "predict", passes)
     monkeypatch.setattr(backbone, "encode_image", encoding)
     monkeypatch.setattr(measuring, "heatmaps_under", heatmaps)
-    monkeypatch.setattr(measuring, "time", types.SimpleNamespace(perf_counter=lambda: spent.total))
+    monkeypatch.setattr(clock, "time", types.SimpleNamespace(perf_counter=lambda: spent.total))
     return spent
 
 
@@ -86,15 +86,13 @@ def test_other_collecting_is_not_charged(model, work, spec_of, tmp_path):
     assert spent == {"plain": 552, "default": 555, "longer": 100 + 7 + 900}
 
 
-def test_a_gpu_is_waited_for(model, monkeypatch):
+def test_a_gpu_is_waited_for(monkeypatch):
     seen = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: seen.append(device.type))
-    bench = Bench([], model)
-    assert bench._now() > 0
-    assert seen == []
-    bench.backbone = types.SimpleNamespace(device=torch.device("cuda"))
-    bench._now()
-    assert seen == ["cuda"]
+    for kind, expected in (("cpu", []), ("cuda", ["cuda", "cuda"])):
+        with clock.Clock(torch.device(kind)).charged({"a": 1.0}):
+            pass
+        assert seen == expected
 
 
 # ---- memory ----

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -22,6 +20,7 @@ from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timestep
 from pixalign.alignment.request import EncodedImage
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones import Backbone
+from pixalign.bench.clock import Clock
 from pixalign.bench.datasets import Sample
 from pixalign.bench.measurements import Measurement, measurements, of_one_length, union
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, Tally, nearest_threshold, tally
@@ -117,7 +116,7 @@ class Bench:
     """A model and the rows that are measured on it.
 
     ``methods`` are those of rows that are not separable; what one refuses of its options is an
-    error here. ``seconds`` go by row.
+    error here. ``clock`` has each row's seconds.
     """
 
     def __init__(self, rows: Sequence[SpecRow], model: AlignmentModel) -> None:
@@ -125,7 +124,7 @@ class Bench:
         self.methods = {name: method for name, method in built.items() if not method.separable}
         self.model, self.backbone = model, model.backbone
         self.rows = measurements(rows, model)
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.clock = Clock(model.backbone.device)
 
     @property
     def attention(self) -> list[str]:
@@ -138,7 +137,7 @@ class Bench:
         An image without classes is all background, and asks for nothing. A row's seconds are those
         of the encoding, of its own attention, timesteps and heatmaps, whoever else reads them too.
         """
-        self.seconds.clear()
+        self.clock.rows.clear()
         tallies: dict[int, dict[str, tuple[Tally, ...]]] = {
             subject.index: {row.name: (_all_background(subject),) for row in self.rows}
             for subject in subjects
@@ -150,7 +149,7 @@ class Bench:
                 drawn = [_best(drawn, row.config)]
             tallies[subject.index][row.name] = tuple(drawn)
         measured = [self._image_row(subject, tallies[subject.index]) for subject in subjects]
-        return measured, {row.name: self.seconds[row.name] for row in self.rows}
+        return measured, {row.name: self.clock.rows[row.name] for row in self.rows}
 
     def _image_row(self, subject: Subject, tallies: Mapping[str, tuple[Tally, ...]]) -> ImageRow:
         elbos = [subject.elbo(row, self.backbone.objective) for row in self.rows]
@@ -181,7 +180,7 @@ class Bench:
         """
         for resize in sorted({row.config.resize for row in self.rows}) if subjects else ():
             here = [row for row in self.rows if row.config.resize == resize]
-            with self._charging({row.name: 1.0 for row in here}):
+            with self.clock.charged({row.name: 1.0 for row in here}):
                 for subject in subjects:
                     encoded = self.model.encode(subject.sample.image, config=here[0].row.config)
                     subject.encoded[resize] = encoded
@@ -217,7 +216,7 @@ class Bench:
             even = of_one_length([together for together, _ in joint])
             most = len(even[0].steps) * len(group)
             parts = {name: sum(len(own[name]) for _, own in joint) / most for name in configs}
-            with self._charging({x.name: parts[x.scoring] for x in here if x.scoring in parts}):
+            with self.clock.charged({x.name: parts[x.scoring] for x in here if x.scoring in parts}):
                 measured = class_losses(
                     self.backbone, latents, plans, even, self.model.batch_size, _quiet()
                 )
@@ -247,7 +246,7 @@ class Bench:
     ) -> list[AttentionMaps]:
         """The attention of images that are collected together."""
         backbone, config = self.backbone, readers[0].config
-        with self._charging({row.name: 1.0 for row in readers}):
+        with self.clock.charged({row.name: 1.0 for row in readers}):
             plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
             steps = [subject.timesteps(backbone, latents, config)[0] for subject in group]
             batch_size = self.model.batch_size
@@ -268,7 +267,7 @@ class Bench:
         most = max(1, _PIXELS // (count * height * width))
         for first in range(0, len(same), most):
             part = same[first : first + most]
-            with self._charging({row.name: 1 / len(part) for row in part}):
+            with self.clock.charged({row.name: 1 / len(part) for row in part}):
                 powers = [
                     row.exponents(subject.elbo(row, self.backbone.objective), count, subject.seed)
                     for row in part
@@ -289,23 +288,9 @@ class Bench:
                 if method.supervised:
                     options["target_masks"] = subject.target_masks
                 encoded = subject.encoded[config.resize]
-                with self._charging({row.name: 1.0}), subject.naming():
+                with self.clock.charged({row.name: 1.0}), subject.naming():
                     result = method.align(encoded, subject.phrases, **options)
                 yield subject, row, torch.from_numpy(result.heatmaps)[None]
-
-    @contextmanager
-    def _charging(self, shares: Mapping[str, float]) -> Iterator[None]:
-        """Charge rows their shares of the seconds inside; a GPU's queue is waited for."""
-        started = self._now()
-        yield
-        spent = self._now() - started
-        for name, share in shares.items():
-            self.seconds[name] += share * spent
-
-    def _now(self) -> float:
-        if self.backbone.device.type == "cuda":
-            torch.cuda.synchronize(self.backbone.device)
-        return time.perf_counter()
 
 
 def _quiet() -> Progress:
