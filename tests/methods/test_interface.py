@@ -56,7 +56,7 @@ def masks(name, picture, count=3):
     return {"target_masks": found} if METHODS[name].supervised else {}
 
 
-# ---- as Aligner.align ----
+# ---- as Model.align ----
 
 
 @pytest.mark.parametrize("name", NAMES)
