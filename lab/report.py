@@ -9,8 +9,8 @@ from typing import Any
 
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.backbones.locations import LAB_MODELS
-from pixalign.bench.editing_study import summary as retouched
-from pixalign.bench.generation_study import summary as composed
+from pixalign.bench.editing_study.summary import summarise_edits
+from pixalign.bench.generation_study.summary import returned, summarise_generation
 from pixalign.bench.tables import effect_cell
 from pixalign.core.files import write_bytes
 from pixalign.pictures.pages import environment
@@ -73,7 +73,7 @@ def read_generation(folder: Path) -> dict[str, Any]:
         if path.is_file():
             result = _json(path)
             about = {key: value for key, value in result.items() if key != "sets"}
-            sets = {"sets": composed.summarise(result), "returned": composed.returned(result)}
+            sets = {"sets": summarise_generation(result), "returned": returned(result)}
             found[name] = {**about, **sets}
     return {"models": found, "classifier": last_lines(folder.parent / "lab")["classifier"]}
 
@@ -82,7 +82,7 @@ def read_editing(folder: Path) -> dict[str, Any]:
     """The figures of `pixalign bench editing`, and of the inversion's memory."""
     result = _json(folder / "sd1.json")
     about = {key: value for key, value in result.items() if key not in ("rows", "inversions")}
-    return {**about, **retouched.summarise(result), "memory": _json(folder / "memory.json")}
+    return {**about, **summarise_edits(result), "memory": _json(folder / "memory.json")}
 
 
 TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {

@@ -15,7 +15,7 @@ from pixalign.bench.plots import plots
 from pixalign.bench.report import describe_config, duration, write_report
 from pixalign.bench.result_grid import result_grids
 from pixalign.bench.spec import load_spec
-from pixalign.bench.summary import summarise, write_result
+from pixalign.bench.summary import summarise_run, write_result
 from pixalign.bench.tables import (
     Cell,
     Table,
@@ -414,5 +414,5 @@ def test_a_result_does_not_need_its_run(template, tmp_path):
     kept = tmp_path / "docs" / run.folder.name
     kept.mkdir(parents=True)
     (run.folder / "result.json").rename(kept / "result.json")
-    value = summarise(run, DRAWS)["rows"]["calibrated"]["oracle"]["miou"]
+    value = summarise_run(run, DRAWS)["rows"]["calibrated"]["oracle"]["miou"]
     assert f"| embedded | calibrated | {value:.1f} (" in render_benchmark(kept.parent, template)

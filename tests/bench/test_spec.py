@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pixalign import AlignConfig
 from pixalign.backbones.locations import EMBEDDED
-from pixalign.bench.spec import MODELS, SPECS, load_spec, model_name
+from pixalign.bench.spec import MODELS, SPECS, load_spec, paper_model_name
 
 SMALL = {
     "version": 1,
@@ -269,8 +269,8 @@ def test_names_and_files():
     ],
 )
 def test_model_names(model, name):
-    assert model_name(model) == name
+    assert paper_model_name(model) == name
 
 
 def test_models_are_found_by_their_ids():
-    assert {model_name(hub_id): hub_id for hub_id in MODELS.values()} == MODELS
+    assert {paper_model_name(hub_id): hub_id for hub_id in MODELS.values()} == MODELS

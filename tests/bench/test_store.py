@@ -19,7 +19,7 @@ from pixalign.bench.datasets import open_dataset
 from pixalign.bench.examples import draw_examples
 from pixalign.bench.spec import load_spec
 from pixalign.bench.store import IMAGES, Run, writing
-from pixalign.bench.summary import summarise, write_result
+from pixalign.bench.summary import summarise_run, write_result
 
 ROWS = ("uncalibrated", "calibrated")
 
@@ -179,7 +179,7 @@ def test_lines_are_read_one_at_a_time(tmp_path):
         assert run.done() == set(range(16))
         run.merge()
         assert [image.index for image in run.images()] == list(range(16))
-        summarise(run, 5)
+        summarise_run(run, 5)
         assert tracemalloc.get_traced_memory()[1] < size / 3
     finally:
         tracemalloc.stop()
@@ -199,7 +199,7 @@ def test_summaries_read_neither_losses_nor_maps(tmp_path, monkeypatch):
     monkeypatch.setattr(
         store, "_unpacked", lambda packed: shapes.append(packed["shape"]) or unpacked(packed)
     )
-    summarise(run, 5)
+    summarise_run(run, 5)
     assert len(shapes) == 3 * len(ROWS)
     assert [2, 256, 512] not in shapes
 

@@ -21,7 +21,7 @@ from pixalign.bench.metrics import (
 )
 from pixalign.bench.spec import FREQUENCIES
 from pixalign.bench.store import Run
-from pixalign.bench.summary import read_result, summarise, write_result
+from pixalign.bench.summary import read_result, summarise_run, write_result
 
 ROWS = ("uncalibrated", "calibrated")
 DRAWS = 60
@@ -73,7 +73,7 @@ def result(made, tmp_path_factory):
     run = build(
         tmp_path_factory.mktemp("runs"), indices=range(14), made=made, counts=COUNTS, limit=14
     )
-    return summarise(run, DRAWS)
+    return summarise_run(run, DRAWS)
 
 
 def test_the_oracle_is_the_best_of_all_thresholds(result, made):
@@ -162,10 +162,10 @@ def test_groups_by_frequency(result, made):
 
 
 def test_without_counts_there_is_no_frequency(tmp_path):
-    assert summarise(build(tmp_path), 5)["rows"]["calibrated"]["frequency"] is None
+    assert summarise_run(build(tmp_path), 5)["rows"]["calibrated"]["frequency"] is None
     few = dict.fromkeys(CLASSES[1:], 1)
     with pytest.raises(ValueError, match="no 'dog'"):
-        summarise(build(tmp_path / "few", counts=few), 5)
+        summarise_run(build(tmp_path / "few", counts=few), 5)
 
 
 def test_best_and_worst_images(result, made):
@@ -184,20 +184,20 @@ def test_best_and_worst_images(result, made):
 
 
 def test_few_images_are_best_or_worst_but_not_both(tmp_path):
-    found = summarise(build(tmp_path, indices=range(3)), 5)
+    found = summarise_run(build(tmp_path, indices=range(3)), 5)
     assert [len(found[kind]) for kind in ("best", "worst")] == [2, 1]
     assert len({*found["best"], *found["worst"]}) == 3
 
 
 def test_a_calibrating_baseline_is_the_one_to_look_at(tmp_path):
-    assert summarise(build(tmp_path, "lab-fixed-scores"), 5)["focus"] == "ELB based S"
-    assert summarise(build(tmp_path, "lab-elbo-steps"), 5)["focus"] == "1 step"
+    assert summarise_run(build(tmp_path, "lab-fixed-scores"), 5)["focus"] == "ELB based S"
+    assert summarise_run(build(tmp_path, "lab-elbo-steps"), 5)["focus"] == "1 step"
 
 
 def test_the_dials_levels(tmp_path):
     groups = ("base=0", "size=0.5", "size=1")
     made = scenes(12, ROWS, groups=groups)
-    row = summarise(build(tmp_path, "toy", made=made), 40)["rows"]["calibrated"]
+    row = summarise_run(build(tmp_path, "toy", made=made), 40)["rows"]["calibrated"]
     threshold = row["oracle"]["threshold"]
     assert list(row["groups"]) == list(groups)
     for group in groups:
@@ -215,7 +215,7 @@ def test_a_target_that_cannot_be_seen_is_no_pair(tmp_path):
     made = scenes(6, ROWS, groups=("base=0", "occlusion=1"))
     hidden = next(c for c in range(len(CLASSES)) if c not in made[1].labels)
     made[1] = dataclasses.replace(made[1], target=hidden)
-    groups = summarise(build(tmp_path, "toy", made=made, indices=range(6)), 5)["rows"][
+    groups = summarise_run(build(tmp_path, "toy", made=made, indices=range(6)), 5)["rows"][
         "calibrated"
     ]["groups"]
     assert [entry["pairs"] for entry in groups.values()] == [3, 2]
@@ -224,7 +224,7 @@ def test_a_target_that_cannot_be_seen_is_no_pair(tmp_path):
         for scene in made
     ]
     run = build(tmp_path / "gone", "toy", made=gone, indices=range(6))
-    entry = summarise(run, 5)["rows"]["calibrated"]["groups"]["base=0"]
+    entry = summarise_run(run, 5)["rows"]["calibrated"]["groups"]["base=0"]
     assert (entry["pairs"], entry["iou"], entry["low"]) == (0, None, None)
     json.dumps(entry, allow_nan=False)
 
@@ -232,8 +232,8 @@ def test_a_target_that_cannot_be_seen_is_no_pair(tmp_path):
 def test_an_unfinished_run(tmp_path):
     """The numbers of its images have gaps; those to come count for nothing."""
     made = scenes(4, ROWS)
-    found = summarise(build(tmp_path / "a", made=made, indices=(1, 4, 5, 9), total=20), DRAWS)
-    whole = summarise(build(tmp_path / "b", made=made, indices=range(4)), DRAWS)
+    found = summarise_run(build(tmp_path / "a", made=made, indices=(1, 4, 5, 9), total=20), DRAWS)
+    whole = summarise_run(build(tmp_path / "b", made=made, indices=range(4)), DRAWS)
     assert (found["done"], found["images"], found["complete"]) == (4, 20, False)
     assert (whole["done"], whole["images"], whole["complete"]) == (4, 4, True)
     assert found["seconds_per_image"] == 2.0
@@ -243,13 +243,13 @@ def test_an_unfinished_run(tmp_path):
 
 
 def test_a_run_without_images(tmp_path):
-    found = summarise(build(tmp_path, indices=(), total=20), DRAWS)
+    found = summarise_run(build(tmp_path, indices=(), total=20), DRAWS)
     assert (found["done"], found["rows"], found["missing"]) == (0, {}, list(ROWS))
     assert found["seconds_per_image"] is None
 
 
 def test_rows_that_were_not_run_are_named(tmp_path):
-    found = summarise(build(tmp_path, "lab-sota"), 5)
+    found = summarise_run(build(tmp_path, "lab-sota"), 5)
     assert list(found["rows"]) == ["uncalibrated", "ELBO-T2IAlign"]
     assert found["missing"] == [
         "DAAM", "OVAM, not optimised", "OVAM", "DiffPNG", "DiffSegmenter", "Semantic DiffSeg",
@@ -257,7 +257,7 @@ def test_rows_that_were_not_run_are_named(tmp_path):
     run = build(tmp_path, "lab-models", indices=range(6), total=7)
     rest = scenes(1, ROWS[:1])
     run.append([image_row(6, rest[0])], 1.0)
-    half = summarise(run, 5)
+    half = summarise_run(run, 5)
     assert list(half["rows"]) == ["uncalibrated"]
     assert half["missing"] == ["calibrated"]
     assert half["focus"] == "uncalibrated"
@@ -268,7 +268,7 @@ def test_a_missing_baseline_leaves_no_effect(tmp_path):
     changed = json.loads((run.folder / "run.json").read_text())
     changed["rows"] = [row for row in changed["rows"] if row["name"] == "calibrated"]
     (run.folder / "run.json").write_text(json.dumps(changed))
-    row = summarise(Run.open(run.folder), 5)["rows"]["calibrated"]
+    row = summarise_run(Run.open(run.folder), 5)["rows"]["calibrated"]
     assert row["effect"] == {"oracle": None, "fixed": None}
     assert all(tenth["effect"] is None for tenth in row["area"])
 
@@ -277,7 +277,7 @@ def test_result_json(tmp_path):
     run = build(tmp_path, "lab-gamma", counts=COUNTS)
     path = run.folder / "result.json"
     found = write_result(run, DRAWS)
-    assert found == read_result(path) == {**summarise(run, DRAWS), "source": found["source"]}
+    assert found == read_result(path) == {**summarise_run(run, DRAWS), "source": found["source"]}
     assert path.stat().st_size < 60_000
     written = path.stat().st_mtime_ns
     assert write_result(run, DRAWS) == found
@@ -365,8 +365,8 @@ def test_draws_of_a_row_are_averaged(tmp_path):
         both = row.tallies["calibrated"] + row.tallies["uncalibrated"]
         several.append(dataclasses.replace(row, tallies=row.tallies | {"calibrated": both}))
     run.append(several, 1.0)
-    found = summarise(run, 20)["rows"]
-    single = summarise(build(tmp_path / "single", indices=range(6), made=made), 20)["rows"]
+    found = summarise_run(run, 20)["rows"]
+    single = summarise_run(build(tmp_path / "single", indices=range(6), made=made), 20)["rows"]
     for kind in ("oracle", "fixed"):
         for name in ("miou", "precision", "threshold"):
             mean = np.mean([single[row][kind][name] for row in ROWS])
@@ -379,7 +379,7 @@ def test_draws_of_a_row_are_averaged(tmp_path):
 
 
 def test_the_best_constant_is_the_one_to_beat(tmp_path):
-    result = summarise(build(tmp_path, "lab-fixed-scores"), 10)
+    result = summarise_run(build(tmp_path, "lab-fixed-scores"), 10)
     rows = result["rows"]
     constants = [name for name, row in rows.items() if row["scores"] is not None]
     best = max(constants, key=lambda name: rows[name]["oracle"]["miou"])
@@ -388,7 +388,7 @@ def test_the_best_constant_is_the_one_to_beat(tmp_path):
     ours = rows["ELB based S"]
     expected = ours["oracle"]["miou"] - rows[best]["oracle"]["miou"]
     assert ours["minus_constant"][0] == pytest.approx(expected, abs=2e-3)
-    assert summarise(build(tmp_path), 5)["best_constant"] is None
+    assert summarise_run(build(tmp_path), 5)["best_constant"] is None
 
 
 def test_images_by_their_number_of_classes(result, made):
@@ -411,7 +411,7 @@ def test_pairs_by_their_visible_share(made, tmp_path):
         for index, (scene, visible) in enumerate(zip(made, shares, strict=True))
     ]
     run.append(images, 1.0)
-    row = summarise(run, 10)["rows"]["calibrated"]
+    row = summarise_run(run, 10)["rows"]["calibrated"]
     assert [group["to"] for group in row["visible"]] == [0.5, 0.75, 0.95, 1]
     for group in row["visible"]:
         ious = [
@@ -422,4 +422,4 @@ def test_pairs_by_their_visible_share(made, tmp_path):
         ]
         assert group["pairs"] == len(ious)
         assert group["iou"] == pytest.approx(np.mean(ious), abs=2e-3)
-    assert summarise(build(tmp_path / "other"), 5)["rows"]["calibrated"]["visible"] is None
+    assert summarise_run(build(tmp_path / "other"), 5)["rows"]["calibrated"]["visible"] is None

@@ -12,7 +12,7 @@ from pixalign.bench.metrics import THRESHOLDS
 Result = Mapping[str, Any]  # a result.json
 Point = Sequence[float | None]  # a value, and its interval's low and high end
 
-COLOURS = (
+LINE_COLOURS = (
     "#777777", "#0b6e4f", "#c8553d", "#3366aa", "#b8860b", "#7b4fa3", "#2a9d9d", "#a0496b",
 )  # fmt: skip
 _DPI = 110
@@ -38,7 +38,7 @@ def plots(result: Result) -> list[Plot]:
         _sweep(result, "gamma"),
         _sweep(result, "elbo_steps"),
         _curves(result),
-        effects(result) if len(result["rows"]) > len(COLOURS) else None,
+        effects(result) if len(result["rows"]) > len(LINE_COLOURS) else None,
         _compared(result, "area"),
         _compared(result, "frequency"),
         dials(result),
@@ -56,7 +56,7 @@ def effects(result: Result, names: Mapping[str, str] | None = None) -> Plot:
     figure, axes = _figure(figsize=(7.5, 1 + 0.28 * len(shown)))
     for height, name in enumerate(shown):
         value, low, high = rows[name]["effect"]["oracle"]
-        colour = COLOURS[2] if rows[name]["supervised"] else COLOURS[1]
+        colour = LINE_COLOURS[2] if rows[name]["supervised"] else LINE_COLOURS[1]
         axes.plot([low, high], [height, height], color=colour, lw=2)
         axes.plot(value, height, "o", color=colour, ms=6)
     marked = [f"{x} (supervised)" if rows[n]["supervised"] else x for n, x in shown.items()]
@@ -72,7 +72,7 @@ def strengths(results: Mapping[str, Result]) -> Plot:
     """What exponents of growing strength do to mIoU: a panel for each result, by its title."""
     figure, grid = _figure(1, len(results), figsize=(4 * len(results), 3.6), squeeze=False)
     for axes, (title, result) in zip(grid[0], results.items(), strict=True):
-        for (label, points), colour in zip(_by_strength(result), COLOURS[1:], strict=False):
+        for (label, points), colour in zip(_by_strength(result), LINE_COLOURS[1:], strict=False):
             _line(axes, points, label, colour, ms=3)
         base = result["rows"][result["baseline"]]["oracle"]["miou"]
         axes.axhline(0, color="black", lw=0.8)
@@ -120,7 +120,7 @@ def groups(result: Result, names: Sequence[str]) -> Plot:
         ticks = [f"{x}\n({value:.0f})" for x, value in zip(labels, values, strict=True)]
         shown = {name: [x["effect"] for x in _entries(rows[name], kind).values()] for name in names}
         plot.axhline(0, color="black", lw=0.8)
-        _dots(plot, shown, COLOURS[1:], ticks)
+        _dots(plot, shown, LINE_COLOURS[1:], ticks)
         plot.set_title(title, fontsize=10)
     axes[0].set_ylabel(f"IoU minus {result['baseline']}, points")
     return _finished(figure, "By group", "Differences by area, visible share and frequency")
@@ -171,13 +171,17 @@ def _curves(result: Result) -> Plot:
 def _colours(result: Result) -> list[Any]:
     """The baseline grey, the others in order; shades of one colour where rows are many."""
     names = list(result["rows"])
-    if len(names) > len(COLOURS) or _varying(result, "gamma") or _varying(result, "elbo_steps"):
+    if (
+        len(names) > len(LINE_COLOURS)
+        or _varying(result, "gamma")
+        or _varying(result, "elbo_steps")
+    ):
         import matplotlib
 
         shades = matplotlib.colormaps["viridis"]
         return [shades(0.9 * place / max(len(names) - 1, 1)) for place in range(len(names))]
-    others = iter(COLOURS[1:])
-    return [COLOURS[0] if name == result["baseline"] else next(others) for name in names]
+    others = iter(LINE_COLOURS[1:])
+    return [LINE_COLOURS[0] if name == result["baseline"] else next(others) for name in names]
 
 
 def _varying(result: Result, field: str) -> dict[str, float] | None:
@@ -201,7 +205,10 @@ def _sweep(result: Result, field: str) -> Plot | None:
     places = {name: 1 / value if by_gamma else value for name, value in values.items()}
     names = sorted(places, key=lambda name: places[name])
     figure, axes = _figure(figsize=_SIZE)
-    kinds = (("oracle", "best threshold", COLOURS[1]), ("fixed", "fixed threshold", COLOURS[3]))
+    kinds = (
+        ("oracle", "best threshold", LINE_COLOURS[1]),
+        ("fixed", "fixed threshold", LINE_COLOURS[3]),
+    )
     for kind, label, colour in kinds:
         figures = {places[name]: result["rows"][name][kind] for name in names}
         ends = ("miou", "miou_low", "miou_high")
@@ -237,7 +244,7 @@ def _compared(result: Result, kind: str) -> Plot | None:
         else f"{name}\n({one['classes']} classes)"
         for name, one in known.items()
     ]
-    _dots(axes, shown, [COLOURS[name != baseline] for name in names], ticks)
+    _dots(axes, shown, [LINE_COLOURS[name != baseline] for name in names], ticks)
     if not by_area:
         axes.set_ylabel("mIoU, %")
         words = "mIoU by how often training showed the class"

@@ -13,7 +13,7 @@ from typing import Any
 
 from pixalign.bench.datasets import Dataset
 from pixalign.bench.measuring import Bench, Subject
-from pixalign.bench.spec import Spec, SpecRow, model_name
+from pixalign.bench.spec import Spec, SpecRow, paper_model_name
 from pixalign.bench.store import Run, writing
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
@@ -72,7 +72,7 @@ def run(
     """
     ours = processes or Processes()
     bench = Bench(_readable(spec, model), model)
-    label = model_name(model.name) or folder_name(Path(model.name).name)
+    label = paper_model_name(model.name) or folder_name(Path(model.name).name)
     folder = out / f"{spec.name}--{dataset.name}--{folder_name(label)}"
     known = counts if counts is not None else dataset.counts()
     asked = {"limit": limit, "seed": seed, "counts": None if known is None else dict(known)}

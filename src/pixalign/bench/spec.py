@@ -331,7 +331,7 @@ def _origin(path: Path, name: object, below: Sequence[Path]) -> Path:
     return origin
 
 
-def model_name(model: str | Path | None) -> str | None:
+def paper_model_name(model: str | Path | None) -> str | None:
     """The paper's name of a model given by that name, a hub id or a folder; None if it has none.
 
     A folder is known by its own name, or by its repository's in a hub cache. The model that comes

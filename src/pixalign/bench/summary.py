@@ -36,7 +36,7 @@ _COPIED = (
 _OF_ROWS = ("method", "baseline", "supervised", "scores", "exponents", "config")
 
 
-def summarise(run: Run, draws: int = 1000) -> dict[str, Any]:
+def summarise_run(run: Run, draws: int = 1000) -> dict[str, Any]:
     """Everything that tables, plots and documents need, in JSON-able values and percent.
 
     Intervals hold 95 % of ``draws`` resamples by image, the same ones for all rows, so that a
@@ -92,7 +92,7 @@ def write_result(run: Run, draws: int = 1000) -> dict[str, Any]:
             known = read_result(path)
             if known.get("source") == source:
                 return known
-    result = summarise(run, draws) | {"source": source}
+    result = summarise_run(run, draws) | {"source": source}
     write_text(path, _lines(result))
     return read_result(path)
 

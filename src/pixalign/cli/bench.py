@@ -173,14 +173,18 @@ def generation(
 ) -> None:
     """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
     from pixalign.bench.generation_study.study import SETS, run_generation_study
-    from pixalign.bench.generation_study.summary import table
+    from pixalign.bench.generation_study.summary import format_generation
 
     pairs = [text.partition("=") for text in file or []]
     files = {name: Path(path) for name, _, path in pairs}
     options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
     options |= {"controls": controls, "classifier": classifier, "files": files}
     options["sets"] = [*(set_ or ()), *files] or SETS
-    print(table(run_generation_study(common.load_model(model, device, dtype), out, **options)))
+    print(
+        format_generation(
+            run_generation_study(common.load_model(model, device, dtype), out, **options)
+        )
+    )
 
 
 @bench.command()
@@ -197,11 +201,13 @@ def editing(
 ) -> None:
     """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
     from pixalign.bench.editing_study.study import ROWS, run_editing_study
-    from pixalign.bench.editing_study.summary import table
+    from pixalign.bench.editing_study.summary import format_edits
 
     options: dict[str, Any] = {"count": count, "steps": steps, "classifier": classifier}
     options["rows"] = list(row or ROWS)
-    print(table(run_editing_study(common.load_model(model, device, "float32"), out, **options)))
+    print(
+        format_edits(run_editing_study(common.load_model(model, device, "float32"), out, **options))
+    )
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:

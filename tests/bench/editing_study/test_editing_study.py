@@ -56,12 +56,12 @@ def test_figures_of_editing():
     plain = {**row, "new": "100", "moved": [34.0, 32, 30]}
     psnr = {"psnr": [30.0, 31, 32], "psnr_vae": [40.0, 41, 42], "vae": [33.0, 33, 33]}
     result = {"edits": 3, "rows": {"ptp": plain, "elbo": row}, "inversions": {"null-text": psnr}}
-    found = summary.summarise(result)
+    found = summary.summarise_edits(result)
     assert found["rows"]["elbo"]["new"]["value"] == pytest.approx(200 / 3)
     assert found["rows"]["elbo"]["new_minus_ptp"]["value"] == pytest.approx(100 / 3)
     assert found["rows"]["elbo"]["moved_minus_ptp"] == {"value": 6.0, "low": 6.0, "high": 6.0}
     assert found["inversions"]["null-text"]["psnr_vae"]["lowest"] == 40
-    assert "null-text: 41.0 dB" in summary.table(result)
+    assert "null-text: 41.0 dB" in summary.format_edits(result)
 
 
 def test_the_editing_study_runs(tmp_path, monkeypatch):

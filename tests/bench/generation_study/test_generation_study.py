@@ -63,7 +63,7 @@ def made_up(seeds=2):
 
 
 def test_figures_of_generation():
-    found = summary.summarise(made_up())["lab-pairs"]
+    found = summary.summarise_generation(made_up())["lab-pairs"]
     assert found["plain"]["recall"]["value"] == pytest.approx(100 * 8 / 12)
     assert found["elbo"]["recall"]["value"] == pytest.approx(100 * 10 / 12)
     assert found["elbo"]["recall_minus_plain"]["value"] == pytest.approx(100 * 2 / 12)
@@ -74,7 +74,7 @@ def test_figures_of_generation():
     assert low <= 100 * 2 / 12 <= high
     returned = summary.returned(made_up())
     assert returned == {"asked": 12, "missing": 4, "returned": 3, "lost": 1, "redrawn": 4}
-    assert "elbo" in summary.table(made_up())
+    assert "elbo" in summary.format_generation(made_up())
 
 
 def test_controls_move_the_same_weights():

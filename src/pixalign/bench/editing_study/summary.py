@@ -20,7 +20,7 @@ FIGURES: dict[str, Callable[[Mapping[str, Any]], list[float]]] = {
 }
 
 
-def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
+def summarise_edits(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
     """By row each figure's mean over the edits with its 95 % interval, and its paired difference
     to Prompt-to-Prompt with the same blend; by inversion the mean PSNR and the lowest."""
     weights = bootstrap_weights(result["edits"], draws)
@@ -43,9 +43,9 @@ def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
     return {"rows": summary, "inversions": inversions}
 
 
-def table(result: Mapping[str, Any]) -> str:
+def format_edits(result: Mapping[str, Any]) -> str:
     """What the edits did, by method."""
-    summary = summarise(result)
+    summary = summarise_edits(result)
     lines = [f"{'':<26}" + "".join(f"{name:>24}" for name in FIGURES)]
     for label, row in summary["rows"].items():
         cells = [

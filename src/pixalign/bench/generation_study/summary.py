@@ -18,7 +18,7 @@ FIGURES: dict[str, Callable[[Mapping[str, Any]], list[float]]] = {
 }
 
 
-def summarise(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
+def summarise_generation(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
     """By set and row: each figure's mean over the pictures with its 95 % interval over prompts,
     and its paired difference to plain sampling; and the seconds of a picture beside plain's."""
     seeds = result["seeds"]
@@ -91,10 +91,10 @@ def with_interval(each: Tensor, shares: Tensor) -> dict[str, float]:
     return {"value": float(each.mean()), "low": low, "high": high}
 
 
-def table(result: Mapping[str, Any]) -> str:
+def format_generation(result: Mapping[str, Any]) -> str:
     """By set and method: what is there of the objects asked for, the CLIP score, and the cost."""
     lines = []
-    for set_name, rows in summarise(result).items():
+    for set_name, rows in summarise_generation(result).items():
         lines.append(
             f"{set_name:<16}{'found':>8}{'- plain':>24}{'CLIP':>8}{'- plain':>24}{'cost':>7}"
         )
