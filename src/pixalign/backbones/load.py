@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from pixalign.backbones.base import Backbone
 from pixalign.backbones.sd import StableDiffusion
@@ -92,11 +92,13 @@ def _single_file_config(path: Path, options: dict[str, Any]) -> str | os.PathLik
     given: str | os.PathLike[str] | None = options.pop("config", None)
     if given is not None:
         return given
-    try:
-        checkpoint = single_file_utils.load_single_file_checkpoint(str(path))
+    try:  # names and shapes, from the file's header: no weight is read here
+        with safe_open(path, framework="pt") as file:
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{str(path)!r} is no checkpoint: {_first_line(error)}") from error
-    known: dict[str, str] = single_file_utils.fetch_diffusers_config(checkpoint)
+    weights = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    known: dict[str, str] = single_file_utils.fetch_diffusers_config(weights)
     return known["pretrained_model_name_or_path"]
 
 
