@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pixalign.bench.metrics import THRESHOLDS
+from pixalign.methods import METHODS
 
 Result = Mapping[str, Any]  # a result.json
 Point = Sequence[float | None]  # a value, and its interval's low and high end
@@ -92,7 +93,8 @@ def _by_strength(result: Result) -> list[tuple[str, dict[float, Point]]]:
     }  # fmt: skip
     for row in result["rows"].values():
         config, effect = row["config"], row["effect"]["oracle"]
-        strange = row["exponents"] != "elbo" or row["method"] != "elbo" or effect is None
+        by_rule = row["exponents"] == "elbo" and config["calibrate"] != "none"
+        strange = not (by_rule and METHODS[row["method"]].separable) or effect is None
         if strange or any(config[key] != own[key] for key in _COLLECTED):
             continue
         kind = "the same for all classes" if row["scores"] else "by the ELBO, 1/γ"

@@ -66,7 +66,7 @@ def edit(
     options |= {"inversion": str(inversion), "blend_words": blend_words}
     options["cache"] = cache_folder or cache
     options["weights"] = _factors(weight or [])
-    options["entities"] = entity or _entities(source, settings.aligned_by == "elbo")
+    options["entities"] = entity or _entities(source, settings.compares_classes)
     if image is not None:
         read_image(image)
     loaded = common.load_model(model, device, dtype, batch_size)

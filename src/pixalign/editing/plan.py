@@ -91,9 +91,7 @@ def _align_sources(
     if settings.aligned_by is None or not plans:
         return
     asked = [classes_of(plan.pairing, plan.request.entities) for plan in plans]
-    if METHODS[settings.aligned_by].calibrations[0] != "none" and any(
-        len(classes) == 1 for classes, _ in asked
-    ):
+    if settings.compares_classes and any(len(classes) == 1 for classes, _ in asked):
         warnings.warn(
             "calibration compares classes, and of some source prompts only one is known; name the "
             "others as entities",

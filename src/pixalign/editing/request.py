@@ -10,6 +10,7 @@ from typing import Any
 from PIL import Image
 
 from pixalign.core.checks import check_choice
+from pixalign.methods import METHODS
 from pixalign.pictures.reading import read_image
 
 # By name the method of `pixalign.methods` whose heatmaps say where new words attend;
@@ -77,6 +78,11 @@ class EditSettings:
     def aligned_by(self) -> str | None:
         """The method that makes heatmaps, if any are needed."""
         return EDITING_METHODS[self.method] or ("elbo" if self.blend == "heatmap" else None)
+
+    @property
+    def compares_classes(self) -> bool:
+        """Whether that method calibrates, so that the source's other entities matter."""
+        return self.aligned_by is not None and METHODS[self.aligned_by].calibrations[0] != "none"
 
 
 def read_requests(
