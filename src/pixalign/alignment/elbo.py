@@ -1,30 +1,145 @@
-"""The diffusion loss of images under texts: how well the model knows them (Eq. 2 and 5)."""
+"""The diffusion loss of images under texts: in whole (Eq. 2 and 5), and at every position."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pixalign.alignment.adaptive import expected_change, stages
 from pixalign.alignment.calibrate import alignment_scores, weighted_elbo
-from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
+from pixalign.alignment.plan import NoisedTimesteps, Passes
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.batching import BatchSize
 from pixalign.core.progress import Progress
-from pixalign.core.values import Scores
+from pixalign.core.values import Evidence, Scores, TextCondition
+from pixalign.diffusion.schedule import Steps
+
+EMPTY = ""  # the text that says nothing
 
 
-def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: Progress) -> Tensor:
-    """Mean squared epsilon-error of each of P texts at its image's T steps.
+@dataclass(frozen=True, eq=False)
+class TextErrors:
+    """An image's epsilon-errors under M texts at T timesteps: float32 on the CPU.
 
-    The noise is shared by all texts of an image, so that differences between them are due to
-    the text alone. All passes go through the network in batches, with its own fused attention.
-    Returns float32 [P, T] on the CPU: unweighted, without the factor 1/2.
+    ``losses`` [M, T] are mean squared errors, unweighted and without the factor 1/2. ``maps``
+    [2, M, T, h, w], where they were asked for, say what a text changes at every position: with
+    eps_0 the estimate under the empty text, r = eps - eps_0 what that one misses and
+    d = eps_text - eps_0 what the text adds, they are r d and d^2, means over the channels, divided
+    by the mean of r^2 over the whole picture, so that no timestep dominates. ``missed``
+    [T, h, w] is r^2 in the same unit.
     """
-    errors = torch.empty(len(passes), device=passes.latents.device)
+
+    texts: tuple[str, ...]
+    steps: Steps
+    losses: Tensor
+    maps: Tensor | None = None
+    missed: Tensor | None = None
+
+    def of(self, texts: Sequence[str]) -> TextErrors:
+        """The rows of those texts, repeats allowed."""
+        rows = [self.texts.index(text) for text in texts]
+        maps = None if self.maps is None else self.maps[:, rows]
+        return replace(self, texts=tuple(texts), losses=self.losses[rows], maps=maps)
+
+    def at(self, timesteps: Tensor) -> TextErrors:
+        """The same texts at the timesteps of those indices."""
+        maps = None if self.maps is None else self.maps[:, :, timesteps]
+        missed = None if self.missed is None else self.missed[timesteps]
+        losses, steps = self.losses[:, timesteps], self.steps[timesteps]
+        return TextErrors(self.texts, steps, losses, maps, missed)
+
+    def joined(self, other: TextErrors) -> TextErrors:
+        """These texts and further ones of the same image at the same timesteps."""
+        new = other.of([text for text in other.texts if text not in self.texts])
+        maps = (
+            None if self.maps is None or new.maps is None else torch.cat([self.maps, new.maps], 1)
+        )
+        losses = torch.cat([self.losses, new.losses])
+        return replace(self, texts=(*self.texts, *new.texts), losses=losses, maps=maps)
+
+    def evidence(self) -> Evidence:
+        """Means over the timesteps of what each text changes."""
+        assert self.maps is not None
+        return Evidence(*self.maps.mean(2))
+
+    def by_position(self) -> Tensor:
+        """float32 [M, h, w]: the squared error r^2 - 2 r d + d^2 under each text, at each place."""
+        assert self.maps is not None
+        assert self.missed is not None
+        projection, energy = self.maps
+        return (self.missed - 2 * projection + energy).mean(1)
+
+    def scores(self, config: AlignConfig, objective: str) -> Scores:
+        """Losses, their weighted mean and S, a row a text; under a resolved config."""
+        assert config.gamma is not None
+        bounds = weighted_elbo(self.losses, self.steps.weights(config.elbo_weighting, objective))
+        times = tuple(self.steps.time.tolist())
+        return Scores(self.losses, bounds.float(), alignment_scores(bounds, config.gamma), times)
+
+
+def text_errors(
+    backbone: Backbone,
+    latents: Tensor,
+    texts: Sequence[Sequence[str]],
+    timesteps: Sequence[NoisedTimesteps],
+    batch_size: BatchSize,
+    progress: Progress,
+    *,
+    by_position: bool = False,
+) -> list[TextErrors]:
+    """The errors of images [B, C, h, w] under texts of their own, each at its T timesteps.
+
+    The noise is shared by all texts of an image, so that differences between them are due to the
+    text alone; equal texts of an image share one row. ``by_position`` adds the empty text to each
+    image's, and the maps. All passes go through the network in batches, with its own fused
+    attention.
+    """
+    first = (EMPTY,) if by_position else ()
+    own = [tuple(dict.fromkeys((*first, *of_image))) for of_image in texts]
+    owners = torch.tensor([image for image, of_image in enumerate(own) for _ in of_image])
+    rows = [text for of_image in own for text in of_image]
+    noised = NoisedTimesteps.concatenate(timesteps)
+    passes = Passes(latents, _encoded(backbone, rows), owners, noised)
+    empty = torch.tensor([text == EMPTY for text in rows]) if by_position else None
+    losses, maps, missed = _errors(backbone, passes, batch_size, progress, empty)
+    counts = list(map(len, own))
+    columns: list[Any] = [own, [each.steps for each in timesteps], losses.split(counts)]
+    if by_position:
+        columns += [maps.split(counts, 1), missed]
+    return [TextErrors(*of_image) for of_image in zip(*columns, strict=True)]
+
+
+def _encoded(backbone: Backbone, texts: Sequence[str]) -> TextCondition:
+    """The texts' embeddings [P], each encoded once; the empty one is what guidance leads from."""
+    distinct = [text for text in dict.fromkeys(texts) if text != EMPTY]
+    parts = [backbone.encode_text(distinct)] if distinct else []
+    if EMPTY in texts:
+        parts.append(backbone.unconditional())
+        distinct.append(EMPTY)
+    place = torch.tensor([distinct.index(text) for text in texts])
+    return TextCondition.concatenate(parts)[place.to(backbone.device)]
+
+
+def _errors(
+    backbone: Backbone,
+    passes: Passes,
+    batch_size: BatchSize,
+    progress: Progress,
+    empty: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses [P, T], maps [2, P, T, h, w] and r^2 [B, T, h, w], as in `TextErrors`.
+
+    ``empty`` bool [P] says which texts are empty; None asks for losses alone. Each image's empty
+    text stands before its others, so what it misses is known by then.
+    """
+    noise = passes.timesteps.noise
+    losses = noise.new_empty(len(passes))
+    missed = torch.empty_like(noise if empty is not None else noise[:0])  # r, [B * T, C, h, w]
+    maps = noise.new_empty(2, len(passes) if empty is not None else 0, *noise.shape[2:])
 
     def work(first: int, last: int) -> None:
         # Out of memory or not, a compiled batch has one of two sizes.
@@ -33,14 +148,31 @@ def losses(backbone: Backbone, passes: Passes, batch_size: BatchSize, progress: 
             left = len(passes) - first
             together = fixed_size(left, full) if backbone.compiled else last - first
             part = passes.batch(first, first + together)
-            estimate = backbone.epsilon(part.z, part.steps, part.texts)
+            error = backbone.epsilon(part.z, part.steps, part.texts) - part.noise
             end = min(first + together, last)
-            errors[first:end] = (estimate - part.noise).square().mean((1, 2, 3))[: end - first]
+            losses[first:end] = error.square().mean((1, 2, 3))[: end - first]
+            if empty is not None:
+                place, nothing = part.place.to(noise.device), empty[part.text].to(noise.device)
+                missed[place[nothing]] = -error[nothing]
+                rest = missed[place]
+                added = error + rest
+                products = torch.stack([rest * added, added.square()]).mean(2)
+                scale = rest.square().mean((1, 2, 3))[:, None, None]
+                maps[:, first:end] = (products / scale)[:, : end - first]
             first = end
 
     filled = backbone.compiled
     batch_size.each(passes.latents, len(passes), "elbo", work, filled=filled, progress=progress)
-    return errors.reshape(-1, passes.steps_each).cpu()
+    squares = missed.square().mean(1)
+    squares /= squares.mean((1, 2), keepdim=True)
+    steps, texts, grid = passes.steps_each, len(passes.texts), noise.shape[2:]
+    asked = empty is not None
+    by_step = maps.reshape(2, texts * asked, steps, *grid)
+    return (
+        losses.reshape(texts, steps).cpu(),
+        by_step.cpu(),
+        squares.reshape(len(passes.latents) * asked, steps, *grid).cpu(),
+    )
 
 
 def fixed_size(left: int, full: int) -> int:
@@ -50,102 +182,3 @@ def fixed_size(left: int, full: int) -> int:
     """
     eighth = max(1, full // 8)
     return full if left > 6 * eighth else eighth
-
-
-class _ClassLosses:
-    """Losses of images [B, C, h, w] under the ELBO texts of their classes, encoded once.
-
-    Equal texts of an image share one row, so their losses are equal to the last bit.
-    """
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        latents: Tensor,
-        plans: Sequence[PromptPlan],
-        batch_size: BatchSize,
-        progress: Progress,
-    ) -> None:
-        self.backbone, self.latents, self.plans = backbone, latents, plans
-        self.batch_size, self.progress = batch_size, progress
-        self.rows = [
-            (image, text)
-            for image, plan in enumerate(plans)
-            for text in dict.fromkeys(plan.elbo_texts)
-        ]
-        distinct = list(dict.fromkeys(text for _, text in self.rows))
-        place = torch.tensor([distinct.index(text) for _, text in self.rows])
-        self.texts = backbone.encode_text(distinct)[place.to(latents.device)]
-
-    def at(self, images: Sequence[int], timesteps: Sequence[NoisedTimesteps]) -> list[Tensor]:
-        """float32 [N, T] of some of the images, each at its timesteps."""
-        kept = [row for row, (image, _) in enumerate(self.rows) if image in images]
-        owners = torch.tensor([images.index(self.rows[row][0]) for row in kept])
-        chosen, own = (torch.tensor(index).to(self.latents.device) for index in (images, kept))
-        noised = NoisedTimesteps.concatenate(timesteps)
-        passes = Passes(self.latents[chosen], self.texts[own], owners, noised)
-        by_row = losses(self.backbone, passes, self.batch_size, self.progress)
-        place = {self.rows[row]: index for index, row in enumerate(kept)}
-        return [
-            by_row[[place[image, text] for text in self.plans[image].elbo_texts]]
-            for image in images
-        ]
-
-
-def class_losses(
-    backbone: Backbone,
-    latents: Tensor,
-    plans: Sequence[PromptPlan],
-    timesteps: Sequence[NoisedTimesteps],
-    batch_size: BatchSize,
-    progress: Progress,
-) -> list[Tensor]:
-    """Each image's losses float32 [N, T] under the ELBO texts of its classes."""
-    of = _ClassLosses(backbone, latents, plans, batch_size, progress)
-    return of.at(range(len(plans)), timesteps)
-
-
-def class_scores(
-    backbone: Backbone,
-    latents: Tensor,
-    plans: Sequence[PromptPlan],
-    timesteps: Sequence[NoisedTimesteps],
-    config: AlignConfig,
-    batch_size: BatchSize,
-    progress: Progress,
-) -> list[Scores]:
-    """Each image's scores: losses, their weighted mean, S.
-
-    Under a tolerance the timesteps are visited in stages, and each image leaves when more of them
-    would hardly change its exponents; the others go on together.
-    """
-    gamma, centred, tolerance = config.gamma, bool(config.centred), config.elbo_tolerance
-    assert gamma is not None, "the config must be resolved"
-    weights = [v.steps.weights(config.elbo_weighting, backbone.objective) for v in timesteps]
-    count = len(timesteps[0].steps)
-    visited = [list(range(count))] if tolerance is None else stages(count, config.elbo_stage)
-    seen: list[list[int]] = [[] for _ in plans]
-    losses = [torch.empty(len(plan.elbo_texts), count) for plan in plans]
-    measured = _ClassLosses(backbone, latents, plans, batch_size, progress)
-    going = list(range(len(plans)))
-
-    def settled(image: int) -> bool:
-        places = seen[image]
-        known = losses[image][:, places], weights[image][places]
-        return tolerance is not None and not expected_change(*known, gamma, centred) >= tolerance
-
-    for stage in visited:
-        parts = measured.at(going, [timesteps[image].at(stage) for image in going])
-        for image, part in zip(going, parts, strict=True):
-            seen[image] += stage
-            losses[image][:, stage] = part
-        going = [image for image in going if not settled(image)]
-        if not going:
-            break
-    scores = []
-    for own, places, weight, noised in zip(losses, seen, weights, timesteps, strict=True):
-        at = sorted(places)
-        bounds = weighted_elbo(own[:, at], weight[at] / weight[at].sum())
-        times = tuple(noised.steps.time[at].tolist())
-        scores.append(Scores(own[:, at], bounds.float(), alignment_scores(bounds, gamma), times))
-    return scores

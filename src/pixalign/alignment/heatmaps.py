@@ -9,9 +9,11 @@ from einops import rearrange
 from torch import Tensor
 
 from pixalign.alignment.calibrate import calibrate
-from pixalign.attention.layers import CrossWeights, combine_layers
+from pixalign.alignment.evidence import log_ratio
+from pixalign.attention.layers import CrossWeights, combine_layers, layer_mean
+from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize, widest
-from pixalign.core.values import AttentionMaps, Size
+from pixalign.core.values import AttentionMaps, Evidence, Size
 
 _ROWS_AT_ONCE = 1024  # of a self-attention matrix, while it is multiplied
 
@@ -53,15 +55,41 @@ def refined_maps(maps: AttentionMaps, combined: Tensor, powers: Tensor) -> Tenso
     return refine(raised, maps.self_attention, maps.grid)
 
 
-def heatmaps_under(
-    maps: AttentionMaps, scheme: CrossWeights | None, powers: Tensor, size: Size
+def combined_layers(
+    maps: AttentionMaps, config: AlignConfig, evidence: Evidence | None = None
 ) -> Tensor:
-    """float32 [V, N, H, W] for V rows of exponents [V, N]: lines 6 to 9, where the maps are.
+    """[N, h, w]: the weighted mean over the layers under a resolved config."""
+    assert config.cross_weights is not None, "the config must be resolved"
+    weights: CrossWeights = config.cross_weights
+    if weights == "agreement":
+        assert evidence is not None
+        weights = layer_agreement(maps, log_ratio(evidence, config))
+    return combine_layers(maps.cross, maps.layers, weights)
 
-    ``scheme`` are the cross weights of a resolved config.
+
+def layer_agreement(maps: AttentionMaps, ratio: Tensor) -> dict[str, float]:
+    """Weights of the layers by how well each agrees with the evidence [N, h, w]: no labels needed.
+
+    The square of the correlation, where it is positive, of a layer's refined maps with the log
+    ratio, both minus their means over the classes; over the layer's mean, so that layers become
+    comparable. Where none agrees, as with a single class, all layers count alike.
     """
-    assert scheme is not None, "the config must be resolved"
-    combined = combine_layers(maps.cross, maps.layers, scheme)
+    lead = resize(ratio, maps.grid).to(maps.cross[0])
+    lead = (lead - lead.mean(0)).flatten()
+    agreeing = []
+    for layer in maps.cross:
+        refined = refine(resize(layer, maps.grid), maps.self_attention, maps.grid)
+        own = (refined - refined.mean(0)).flatten().to(lead)
+        scale = (own.norm() * lead.norm()).clamp_min(torch.finfo(lead.dtype).tiny)
+        agreeing.append(max(0.0, float(own @ lead / scale)) ** 2)
+    if not any(agreeing):
+        agreeing = [1.0] * len(agreeing)
+    layers = zip(maps.layers.names, agreeing, maps.cross, strict=True)
+    return {name: weight / layer_mean(layer) for name, weight, layer in layers}
+
+
+def heatmaps_under(maps: AttentionMaps, combined: Tensor, powers: Tensor, size: Size) -> Tensor:
+    """float32 [V, N, H, W] for V rows of exponents [V, N]: lines 6 to 9, where the maps are."""
     return enlarge(refined_maps(maps, combined, powers), size).reshape(*powers.shape, *size)
 
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pixalign.alignment.calibrate import calibrate, exponents
-from pixalign.alignment.request import EncodedImage
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
-from pixalign.core.values import Phrase, Scores, Size, TextCondition
+from pixalign.core.values import Phrase, TextCondition
 from pixalign.diffusion.schedule import Schedule, Steps
 from pixalign.diffusion.timesteps import positions
 from pixalign.text.prompts import Classes, Prompt, as_phrases, canonical_order, locate, split
@@ -51,57 +49,11 @@ class NoisedTimesteps:
 
 
 @dataclass(frozen=True)
-class AlignmentTask:
-    """A picture and all that is decided before its attention is read.
-
-    ``plan`` holds the classes, ``prompts`` the texts under which the picture is shown, at
-    ``timesteps`` once they are drawn. Without ``scores`` nothing is calibrated. ``targets`` uint8
-    [N, H, W] are a supervised method's: 0, 1, and 255 where nothing is known.
-    """
-
-    encoded: EncodedImage
-    plan: PromptPlan
-    caption: str | None
-    prompts: tuple[Prompt, ...]
-    config: AlignConfig
-    scores: Scores | None = None
-    targets: Tensor | None = None
-    timesteps: NoisedTimesteps | None = None
-
-    @property
-    def size(self) -> Size:
-        """The picture's (height, width)."""
-        return self.encoded.image.height, self.encoded.image.width
-
-    @property
-    def latent(self) -> Size:
-        """The latent's (height, width)."""
-        return self.encoded.latents.shape[-2], self.encoded.latents.shape[-1]
-
-    @property
-    def noised(self) -> NoisedTimesteps:
-        """The timesteps, which are drawn by now."""
-        assert self.timesteps is not None
-        return self.timesteps
-
-    @property
-    def powers(self) -> Tensor | None:
-        """float32 [N]: the exponents of the classes' cross maps."""
-        if self.scores is None:
-            return None
-        return exponents(self.scores.scores, bool(self.config.centred))
-
-    def calibrated(self, cross: Tensor, first: int = 0) -> Tensor:
-        """minmax(h) ** (1 / S) of maps h [n, h, w] from a class on; without scores, h itself."""
-        powers = self.powers
-        return cross if powers is None else calibrate(cross, powers[first : first + len(cross)])
-
-
-@dataclass(frozen=True)
 class Batch:
     """Some passes: noised latents and their noise [b, C, h, w], steps [b], texts [b].
 
-    ``text`` and ``image`` int64 [b], on the CPU, say whose passes these are.
+    ``text``, ``image`` and ``place`` int64 [b], on the CPU, say whose passes these are: ``place``
+    counts the timesteps of all images.
     """
 
     z: Tensor
@@ -110,6 +62,7 @@ class Batch:
     texts: TextCondition
     text: Tensor
     image: Tensor
+    place: Tensor
 
 
 @dataclass(frozen=True)
@@ -150,7 +103,7 @@ class Passes:
         device = self.latents.device
         steps, noise = self.timesteps.steps[place], self.timesteps.noise[place.to(device)]
         z = steps.noised(self.latents[image.to(device)], noise)
-        return Batch(z, noise, steps, self.texts[text.to(device)], text, image)
+        return Batch(z, noise, steps, self.texts[text.to(device)], text, image, place)
 
 
 def plan_prompts(
@@ -171,7 +124,7 @@ def plan_prompts(
                 "shorten it or leave it out"
             )
     texts = []
-    for phrase in phrases if config.calibrated else ():
+    for phrase in phrases if config.measured else ():
         words = Phrase(phrase.phrase if config.elbo_text == "phrase" else phrase.name)
         texts.append(split([words], [0], config.template, backbone.fits)[0].text)
     return PromptPlan(phrases, tuple(prompts), tuple(texts))
@@ -187,12 +140,12 @@ def fresh_noise(count: int, latents: Tensor, generator: torch.Generator) -> Tens
 def plan_timesteps(
     schedule: Schedule, latents: Tensor, config: AlignConfig, generator: torch.Generator
 ) -> tuple[NoisedTimesteps, NoisedTimesteps | None]:
-    """The timesteps of collecting, and the ELBO's if the maps are to be calibrated.
+    """The timesteps of collecting, and the ELBO's where its passes are made.
 
     Noise is drawn first, for collecting and then for the ELBO, and random timesteps after it:
     so collecting sees the same noise whether or not an ELBO follows.
     """
-    counts = (config.collect_count, config.elbo_count)[: 1 + config.calibrated]
+    counts = (config.collect_count, config.elbo_count)[: 1 + config.measured]
     noises = [fresh_noise(count, latents, generator) for count in counts]
 
     def noised(kind: str, noise: Tensor) -> NoisedTimesteps:
@@ -205,4 +158,4 @@ def plan_timesteps(
         return NoisedTimesteps(schedule.at_positions(places), noise)
 
     collecting = noised("collect", noises[0])
-    return collecting, noised("elbo", noises[1]) if config.calibrated else None
+    return collecting, noised("elbo", noises[1]) if config.measured else None

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from PIL import Image
 from torch import Tensor
 
 from pixalign.alignment.calibrate import exponents
-from pixalign.alignment.heatmaps import activation
-from pixalign.alignment.plan import AlignmentTask
+from pixalign.alignment.evidence import log_ratio, weigh
+from pixalign.alignment.task import AlignmentTask
+from pixalign.alignment.trust import Trust, absent, doubts, trust
 from pixalign.config import AlignConfig
 from pixalign.core.files import make_folder, slug, write_json
 from pixalign.core.provenance import versions
@@ -49,7 +50,9 @@ class Alignment:
 
     ``losses`` float32 [N, T] and ``elbo`` float32 [N] (NaN where nothing was calibrated),
     ``scores`` float32 [N] in [gamma, 1], ``heatmaps`` float32 [N, H, W] in [0, 1] at the input
-    image's size. Everything is in the order in which the classes were given.
+    image's size. Where evidence was gathered, ``evidence`` float32 [N, h, w] on the latent grid is
+    0 where a class explains the picture best and below 0 elsewhere, and ``trust`` is a verdict a
+    class; else both are None. Everything is in the order in which the classes were given.
     """
 
     image: Image.Image
@@ -59,6 +62,8 @@ class Alignment:
     scores: Floats
     heatmaps: Floats
     config: AlignConfig
+    evidence: Floats | None = None
+    trust: tuple[Trust, ...] | None = None
     warnings: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -91,10 +96,12 @@ class Alignment:
         tau = np.float32(self._threshold(threshold))
         # The mask counts a heatmap that equals the threshold as foreground.
         tie = self.heatmaps.max(0) == tau
-        nudge = 1e-6 * self.config.temperature * tie
+        temperature = self.config.resolved().temperature
+        assert temperature is not None
+        nudge = 1e-6 * temperature * tie
         logits = np.concatenate([(tau - nudge)[None], self.heatmaps], dtype=np.float64)
         logits -= logits.max(0)
-        weights = np.exp(logits / self.config.temperature)
+        weights = np.exp(logits / temperature)
         probabilities: Floats = (weights / weights.sum(0)).astype(np.float32)
         return probabilities
 
@@ -108,7 +115,7 @@ class Alignment:
         """The image with its mask in colours, and a legend with scores and pixel shares."""
         shares = self.shares(threshold)
         legend = [
-            f"{name}  {share:.0%}" + (f"  S={score:.2f}" if self.config.calibrated else "")
+            f"{name}  {share:.0%}" + (f"  S={score:.2f}" if self.config.calibrate == "elbo" else "")
             for name, share, score in zip(self.classes, shares[1:], self.scores, strict=True)
         ]
         return viz.overlay(self.image, self.mask(threshold), legend)
@@ -127,6 +134,7 @@ class Alignment:
                 "losses": self.losses[index].tolist(),
                 "pixel_share": float(shares[index + 1]),
                 "heatmap": self._heatmap_name(index),
+                "trust": None if self.trust is None else asdict(self.trust[index]),
             }
             for index, phrase in enumerate(self.phrases)
         ]
@@ -185,45 +193,57 @@ def _listed_heatmaps(path: Path) -> set[str]:
 
 
 def conclude(
-    task: AlignmentTask, output: MethodOutput, notes: Sequence[str], record: Mapping[str, Any]
+    task: AlignmentTask,
+    shown: AlignmentTask | None,
+    output: MethodOutput | None,
+    notes: Sequence[str],
+    record: Mapping[str, Any],
 ) -> Alignment:
-    """The result of a task.
+    """The result of a task, from what the method made of the classes that are ``shown``.
 
-    The warnings are the ``notes``, the method's own, and the classes that activate nothing. What
+    Evidence acts on the heatmaps where it calibrates them. Classes that are not shown have empty
+    maps. The warnings are the ``notes``, the method's own, and the classes that are in doubt. What
     the provenance says begins with the ``record``.
     """
-    plan, config, steps = task.plan, task.config, task.noised.steps
+    plan, config = task.plan, task.config
     scores = task.scores or Scores.neutral(len(plan.phrases))
-    assert config.min_peak_ratio is not None
-    weak = _weak_classes(plan.phrases, output.cross, config.min_peak_ratio)
+    heatmaps = torch.zeros(len(plan.phrases), *task.size)
+    ratio = torch.full((len(plan.phrases), *task.latent), -torch.inf)
+    verdicts: tuple[Trust, ...] = absent(task.evidence) if task.evidence is not None else ()
+    if shown is not None and output is not None:
+        kept = [plan.phrases.index(phrase) for phrase in shown.plan.phrases]
+        made, evidence = output.heatmaps, shown.evidence
+        if evidence is not None:
+            own = trust(shown.plan.phrases, evidence, output.cross.cpu(), config)
+            placed = dict(zip(kept, own, strict=True))
+            verdicts = tuple(placed.get(index, about) for index, about in enumerate(verdicts))
+            ratio[kept] = log_ratio(evidence, config)
+            if config.calibrate == "evidence":
+                made = weigh(made, evidence, config)
+        heatmaps[kept] = made
+    prompts = shown.prompts if shown is not None else ()
+    collecting = task.noised.steps.time.tolist() if prompts else []
+    texts = task.errors.texts if task.errors is not None else ()
     return Alignment(
         image=task.encoded.image,
         phrases=plan.phrases,
         losses=scores.losses.numpy(),
         elbo=scores.elbo.numpy(),
         scores=scores.scores.numpy(),
-        heatmaps=output.heatmaps.numpy(),
+        heatmaps=heatmaps.numpy(),
         config=config,
-        warnings=(*notes, *output.warnings, *weak),
+        evidence=ratio.numpy() if verdicts else None,
+        trust=verdicts or None,
+        warnings=(*notes, *(output.warnings if output else ()), *doubts(plan.phrases, verdicts)),
         provenance={
             **record,
-            "prompts": [prompt.text for prompt in task.prompts],
-            "timesteps": {"collect": steps.time.tolist(), "elbo": list(scores.timesteps)},
+            "prompts": [prompt.text for prompt in prompts],
+            "timesteps": {"collect": collecting, "elbo": list(scores.timesteps)},
             "forwards": {
-                "collect": len(task.prompts) * len(steps),
-                "elbo": len(set(plan.elbo_texts)) * len(scores.timesteps),
+                "collect": len(prompts) * len(collecting),
+                "elbo": len(texts) * len(scores.timesteps),
             },
             "source": task.encoded.source,
             "versions": versions(),
         },
     )
-
-
-def _weak_classes(phrases: Sequence[Phrase], combined: Tensor, bound: float) -> list[str]:
-    """The paper's limitation: a class that activates nothing cannot be recovered."""
-    return [
-        f"class {phrase.name!r} has hardly any activation (peak {peak:.2f} times the mean, "
-        f"below {bound:g}); its map cannot be trusted"
-        for phrase, peak in zip(phrases, activation(combined).tolist(), strict=True)
-        if peak < bound
-    ]

@@ -21,11 +21,12 @@ CrossWeights = str | tuple[float, ...] | Mapping[str, float]
 def layer_weights(layers: Layers, scheme: CrossWeights) -> list[float]:
     """The weight of each cross-attention layer.
 
+    "uniform": all alike; "balanced" too, after each layer is divided by its mean.
     "resolution": 15, 10, 1, 1 from the lowest resolution up (two resolutions: 15, 1; one: all
     alike); a tuple gives these weights itself. "gaussian": exp(-(l - middle)^2 / 18) for layer l.
     A mapping gives layers their weights by name; those it does not name have none.
     """
-    if scheme == "uniform":
+    if scheme in ("uniform", "balanced"):
         return [1.0] * len(layers)
     if scheme == "gaussian":
         return [math.exp(-((layer - layers.middle) ** 2) / 18) for layer in range(len(layers))]
@@ -53,7 +54,13 @@ def combine_layers(cross: Sequence[Tensor], layers: Layers, scheme: CrossWeights
     sums: dict[int, Tensor] = {}  # layers of one resolution first: each is enlarged once
     for layer, factor, weight in zip(cross, layers.factors, weights, strict=True):
         if weight:
-            sums[factor] = sums.get(factor, 0) + weight * layer
+            share = weight / layer_mean(layer) if scheme == "balanced" else weight
+            sums[factor] = sums.get(factor, 0) + share * layer
     total = sum(resize(layer, (size[0], size[1])) for layer in sums.values())
     assert isinstance(total, Tensor)
     return total / sum(weights)
+
+
+def layer_mean(layer: Tensor) -> float:
+    """The mean of a layer's maps, by which layers become comparable; 1 where all is 0."""
+    return float(layer.mean()) or 1.0

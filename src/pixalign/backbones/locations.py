@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pixalign.config import MODEL_SETTINGS, AlignConfig
+from pixalign.config import BY_METHOD, AlignConfig
 from pixalign.core.checks import check_choice
 
 EMBEDDED = Path(__file__).parent / "weights" / "sd1-like"
@@ -97,11 +97,9 @@ def model_settings(folder: Path) -> dict[str, Any]:
         return {}
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        for name in settings:
-            check_choice("a name", name, MODEL_SETTINGS)
-        plain = {**settings, "threshold": settings.get("uncalibrated_threshold")}
-        for values in (settings, plain):
-            AlignConfig(**{k: v for k, v in values.items() if k != "uncalibrated_threshold"})
+        methods = {name for kind in BY_METHOD for name in settings.get(kind, {})}
+        for method in (None, *methods):
+            AlignConfig(method=method).resolved(settings=settings)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{str(path)!r} is no model's settings: {error}") from error
     return dict(settings)

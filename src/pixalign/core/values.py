@@ -102,6 +102,20 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """What the texts of N classes change at every latent position, float32 [N, h, w].
+
+    With r what the network misses under the empty text and d_i what class i's text adds to its
+    estimate, ``projection`` is the mean over timesteps of r d_i, ``energy`` of d_i^2, both in parts
+    of the mean of r^2. The squared error under class i is r^2 - 2 projection + energy, so for
+    comparing classes these two are all that there is.
+    """
+
+    projection: Tensor
+    energy: Tensor
+
+
+@dataclass(frozen=True)
 class TextCondition:
     """Encoded prompts: ``embeds`` [P, L, D] and, on families that use it, ``pooled`` [P, D']."""
 

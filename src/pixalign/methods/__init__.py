@@ -11,16 +11,21 @@ from pixalign.core.checks import check_choice
 from pixalign.methods.attention import Attention
 from pixalign.methods.base import Method
 from pixalign.methods.daam import Daam
+from pixalign.methods.dense import Dense
 from pixalign.methods.diffpng import DiffPng
 from pixalign.methods.diffseg import DiffSeg
 from pixalign.methods.diffsegmenter import DiffSegmenter
 from pixalign.methods.elbo import Elbo
+from pixalign.methods.likelihood import Likelihood
 from pixalign.methods.ovam import Ovam, OvamOptimized
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind
-    for kind in (Elbo, Attention, Daam, Ovam, OvamOptimized, DiffSegmenter, DiffSeg, DiffPng)
-}
+    for kind in (
+        Dense, Elbo, Attention, Likelihood,
+        Daam, Ovam, OvamOptimized, DiffSegmenter, DiffSeg, DiffPng,
+    )
+}  # fmt: skip
 
 __all__ = ["METHODS", "Method", "method_of", "resolve_config"]
 

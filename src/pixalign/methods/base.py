@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.alignment.elbo import class_scores
-from pixalign.alignment.plan import AlignmentTask, NoisedTimesteps, PromptPlan, plan_prompts
+from pixalign.alignment.elbo import EMPTY, text_errors
+from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.request import EncodedImage, Request, encode_image
 from pixalign.alignment.result import Alignment, MethodOutput, conclude
+from pixalign.alignment.task import AlignmentTask
+from pixalign.alignment.trust import presence
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.checks import check_choice, check_finite
@@ -32,14 +34,16 @@ class Method(ABC):
 
     A method says at which timesteps it collects (`timesteps`), under which texts (`prompts`) and
     what it makes of a group of pictures (`heatmaps`). ``calibrations`` are what may calibrate its
-    maps, the usual one first. The heatmaps of a ``separable`` method are a function of attention
-    maps and exponents alone, so that many settings share one measurement.
+    maps, the usual one first; ``defaults`` are its own for fields that a config leaves open. The
+    heatmaps of a ``separable`` method are a function of attention maps, exponents and evidence
+    alone, so that many settings share one measurement.
     """
 
     name: ClassVar[str]
     supervised: ClassVar[bool] = False
     separable: ClassVar[bool] = False
-    calibrations: ClassVar[tuple[str, ...]] = ("none", "elbo")
+    calibrations: ClassVar[tuple[str, ...]] = ("none", "elbo", "evidence")
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, model: AlignmentModel) -> None:
         self.model = model
@@ -65,7 +69,8 @@ class Method(ABC):
             )
         chosen = calibrate or config.calibrate or cls.calibrations[0]
         check_choice(f"calibrate of {cls.name}", chosen, cls.calibrations)
-        return dataclasses.replace(config, method=cls.name, calibrate=chosen)
+        own = {name: x for name, x in cls.defaults.items() if getattr(config, name) is None}
+        return dataclasses.replace(config, method=cls.name, calibrate=chosen, **own)
 
     @abstractmethod
     def collect_count(self, config: AlignConfig) -> int:
@@ -73,7 +78,7 @@ class Method(ABC):
 
     @abstractmethod
     def timesteps(self, latents: Tensor, config: AlignConfig, generators: Generators) -> Timesteps:
-        """With their noise: those of collecting, and of the ELBO where the config calibrates."""
+        """With their noise: those of collecting, and of the ELBO where its passes are made."""
 
     @abstractmethod
     def heatmaps(
@@ -93,6 +98,10 @@ class Method(ABC):
     ) -> tuple[Prompt, ...]:
         """The texts under which the picture is shown."""
         return plan.prompts
+
+    def texts(self, plan: PromptPlan, config: AlignConfig) -> tuple[str, ...]:
+        """The texts whose errors are measured, where the config asks for any."""
+        return plan.elbo_texts
 
     def images_together(self, latents: Tensor, config: AlignConfig) -> int:
         """How many pictures like latents [1, C, h, w] go through `heatmaps` at once."""
@@ -127,7 +136,9 @@ class Method(ABC):
             raise ValueError(
                 f"scores are given and calibrate is {calibrate!r}; allowed: one of them"
             )
-        calibrate = self.calibrations[-1] if scores is not None else calibrate
+        if scores is not None:
+            check_choice(f"calibrate of {self.name} with scores", "elbo", self.calibrations)
+            calibrate = "elbo"
         settings = self.model.resolve(config, self.name, calibrate)
         record = {"seed": seed if generator is None else None, "model": self.model.record()}
         results: dict[int, Alignment] = {}
@@ -161,10 +172,11 @@ class Method(ABC):
         targets = [
             self.targets(*each) for each in zip(request.target_masks, plans, encoded, strict=True)
         ]
+        asked = [self.texts(plan, config) if measured.measured else () for plan in plans]
         return [
-            AlignmentTask(picture, plan, caption, texts, config, scores, masks)
-            for picture, plan, caption, texts, scores, masks in zip(
-                encoded, plans, captions, prompts, known, targets, strict=True
+            AlignmentTask(picture, plan, caption, shown, config, texts, scores, masks)
+            for picture, plan, caption, shown, texts, scores, masks in zip(
+                encoded, plans, captions, prompts, asked, known, targets, strict=True
             )
         ]
 
@@ -172,7 +184,7 @@ class Method(ABC):
         """How many forward passes the tasks take."""
         return sum(
             len(task.prompts) * self.collect_count(task.config)
-            + len(set(task.plan.elbo_texts)) * task.config.elbo_count
+            + len({*task.texts, *[EMPTY][: task.config.by_position]}) * task.config.elbo_count
             for task in tasks
         )
 
@@ -198,34 +210,76 @@ class Method(ABC):
     def _align_group(
         self, tasks: Sequence[AlignmentTask], generators: Generators, record: dict[str, Any]
     ) -> list[Alignment]:
-        """Noise first, then attention, then the scores where they are to be measured, then maps."""
+        """Noise first, then errors and scores, then attention and maps of the classes to show."""
         noted = len(self.model.batch_size.notes)
         drawn = [self.timesteps(task.encoded.latents, task.config, generators) for task in tasks]
-        pairs = zip(tasks, drawn, strict=True)
-        tasks = [dataclasses.replace(task, timesteps=collecting) for task, (collecting, _) in pairs]
-        collected = self.collect(tasks)
-        tasks = self._scored(tasks, [scoring for _, scoring in drawn if scoring is not None])
-        outputs = self.heatmaps(tasks, collected)
-        notes = self.model.batch_size.notes[noted:]
-        method = {"method": self.name, "supervised": self.supervised}
-        for output in outputs:
-            check_finite(output.cross, "attention maps", self.backbone.dtype)
-        return [
-            conclude(task, output, notes, {**method, "layers": dict(output.layers), **record})
-            for task, output in zip(tasks, outputs, strict=True)
+        tasks = [
+            dataclasses.replace(task, timesteps=collecting, scoring=scoring)
+            for task, (collecting, scoring) in zip(tasks, drawn, strict=True)
         ]
+        tasks = self._measured(tasks)
+        shown = [self._without_absent(task) for task in tasks]
+        there = self._measured([task for task in shown if task is not None])
+        outputs = iter(self.heatmaps(there, self.collect(there)) if there else ())
+        method = {"method": self.name, "supervised": self.supervised}
+        measured, results = iter(there), []
+        for task, part in zip(tasks, shown, strict=True):
+            asked = None if part is None else next(measured)
+            output = None if part is None else next(outputs)
+            layers = {} if output is None else dict(output.layers)
+            if output is not None:
+                check_finite(output.cross, "attention maps", self.backbone.dtype)
+            notes = self.model.batch_size.notes[noted:]
+            about = {**method, "layers": layers, **record}
+            results.append(conclude(task, asked, output, notes, about))
+        return results
 
-    def _scored(
-        self, tasks: Sequence[AlignmentTask], timesteps: Sequence[NoisedTimesteps]
-    ) -> Sequence[AlignmentTask]:
-        """The tasks with the ELBO's scores, where these are to be measured."""
-        if not timesteps or not tasks[0].plan.elbo_texts:
+    def _measured(self, tasks: Sequence[AlignmentTask]) -> Sequence[AlignmentTask]:
+        """The tasks with the errors under those of their texts that lack them, and the scores."""
+        known = [task.errors.texts if task.errors else () for task in tasks]
+        lacking = [
+            [text for text in task.texts if text not in own]
+            for task, own in zip(tasks, known, strict=True)
+        ]
+        if not any(lacking):
             return tasks
-        latents = torch.cat([task.encoded.latents for task in tasks])
-        plans, how = [task.plan for task in tasks], (tasks[0].config, self.model.batch_size)
-        measured = class_scores(self.backbone, latents, plans, timesteps, *how, self.progress)
-        pairs = zip(tasks, measured, strict=True)
-        return [dataclasses.replace(task, scores=scores) for task, scores in pairs]
+        errors = text_errors(
+            self.backbone,
+            torch.cat([task.encoded.latents for task in tasks]),
+            lacking,
+            [task.scoring for task in tasks if task.scoring is not None],
+            self.model.batch_size,
+            self.progress,
+            by_position=tasks[0].config.by_position,
+        )
+        measured = []
+        for task, own in zip(tasks, errors, strict=True):
+            together = own if task.errors is None else task.errors.joined(own)
+            classes = together.of(task.plan.elbo_texts)
+            scores = classes.scores(task.config, self.backbone.objective)
+            measured.append(dataclasses.replace(task, errors=together, scores=scores))
+        return measured
+
+    def _without_absent(self, task: AlignmentTask) -> AlignmentTask | None:
+        """The task with the classes that are in the picture, where others are to be dropped."""
+        evidence, config = task.evidence, task.config
+        if config.absent == "keep" or evidence is None:
+            return task
+        assert config.absent_below is not None
+        kept = (presence(evidence) >= config.absent_below).nonzero()[:, 0].tolist()
+        if len(kept) == len(task.plan.phrases):
+            return task
+        if not kept:
+            return None
+        phrases = [task.plan.phrases[index] for index in kept]
+        plan = plan_prompts(self.backbone, phrases, task.caption, config)
+        return dataclasses.replace(
+            task,
+            plan=plan,
+            prompts=self.prompts(plan, task.caption, config),
+            texts=self.texts(plan, config),
+            targets=None if task.targets is None else task.targets[kept],
+        )
 
 
 def _checked_scores(given: Any, plan: PromptPlan) -> Scores | None:

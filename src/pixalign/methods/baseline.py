@@ -9,14 +9,9 @@ import torch
 from torch import Tensor
 
 from pixalign.alignment.collect import AttentionQuery, CollectedAttention, collect
-from pixalign.alignment.plan import (
-    AlignmentTask,
-    NoisedTimesteps,
-    Passes,
-    fresh_noise,
-    plan_timesteps,
-)
+from pixalign.alignment.plan import NoisedTimesteps, Passes, fresh_noise, plan_timesteps
 from pixalign.alignment.result import MethodOutput
+from pixalign.alignment.task import AlignmentTask
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.protocols import AlignmentModel
@@ -52,7 +47,7 @@ class Baseline(Method):
     def timesteps(self, latents: Tensor, config: AlignConfig, generators: Generators) -> Timesteps:
         """The method's own, and those at which "elbo" would score under this config and seed."""
         collecting = self.collecting(latents, generators())
-        if not config.calibrated:
+        if not config.measured:
             return collecting, None
         _, scoring = plan_timesteps(self.backbone.schedule, latents, config, generators())
         return collecting, scoring

@@ -8,8 +8,8 @@ from torch.nn.functional import interpolate
 
 from pixalign.alignment.collect import AttentionQuery
 from pixalign.alignment.heatmaps import to_image
-from pixalign.alignment.plan import AlignmentTask
 from pixalign.alignment.result import MethodOutput
+from pixalign.alignment.task import AlignmentTask
 from pixalign.attention import Site
 from pixalign.attention.sites import chosen_sites
 from pixalign.core.values import TokenSpans

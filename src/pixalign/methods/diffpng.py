@@ -6,8 +6,8 @@ from einops import rearrange
 
 from pixalign.alignment.collect import AttentionQuery
 from pixalign.alignment.heatmaps import to_image
-from pixalign.alignment.plan import AlignmentTask
 from pixalign.alignment.result import MethodOutput
+from pixalign.alignment.task import AlignmentTask
 from pixalign.attention.sites import chosen_sites, nearest_factor
 from pixalign.core.maps import minmax, resize, widest
 from pixalign.methods.baseline import Baseline

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from pixalign.alignment.collect import AttentionQuery
-from pixalign.alignment.plan import AlignmentTask, NoisedTimesteps, PromptPlan, plan_prompts
+from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.result import MethodOutput
+from pixalign.alignment.task import AlignmentTask
 from pixalign.attention.sites import chosen_sites
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize, widest

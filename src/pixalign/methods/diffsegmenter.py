@@ -9,8 +9,9 @@ import torch
 
 from pixalign.alignment.collect import AttentionQuery, CollectedAttention, collect, images_at_once
 from pixalign.alignment.heatmaps import refine, to_image
-from pixalign.alignment.plan import AlignmentTask, NoisedTimesteps, Passes, PromptPlan
+from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
 from pixalign.alignment.result import MethodOutput
+from pixalign.alignment.task import AlignmentTask
 from pixalign.attention.sites import chosen_sites, nearest_factor
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize

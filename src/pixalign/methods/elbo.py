@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pixalign.alignment.collect import attention_maps, images_at_once
-from pixalign.alignment.heatmaps import refined_maps, to_image
-from pixalign.alignment.plan import AlignmentTask, plan_timesteps
+from pixalign.alignment.heatmaps import combined_layers, refined_maps, to_image
+from pixalign.alignment.plan import plan_timesteps
 from pixalign.alignment.result import MethodOutput
-from pixalign.attention.layers import combine_layers
+from pixalign.alignment.task import AlignmentTask
 from pixalign.config import AlignConfig
 from pixalign.core.values import AttentionMaps
 from pixalign.methods.base import Generators, Method, Timesteps
@@ -57,8 +57,7 @@ class Elbo(Method):
         """Lines 6 to 9: combine the layers, calibrate, refine, enlarge."""
         outputs = []
         for task, maps in zip(tasks, collected, strict=True):
-            assert task.config.cross_weights is not None, "the config must be resolved"
-            combined = combine_layers(maps.cross, maps.layers, task.config.cross_weights)
+            combined = combined_layers(maps, task.config, task.evidence)
             powers = torch.ones(len(combined)) if task.powers is None else task.powers
             refined = refined_maps(maps, combined, powers[None])
             outputs.append(MethodOutput(to_image(refined, task.size), combined))

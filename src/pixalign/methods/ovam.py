@@ -14,9 +14,10 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from pixalign.alignment.collect import AttentionQuery, AttributionText
 from pixalign.alignment.heatmaps import to_image
-from pixalign.alignment.plan import AlignmentTask, PromptPlan
+from pixalign.alignment.plan import PromptPlan
 from pixalign.alignment.request import EncodedImage
 from pixalign.alignment.result import MethodOutput
+from pixalign.alignment.task import AlignmentTask
 from pixalign.attention import Site, cross_keys, text_layers
 from pixalign.core.maps import resize
 from pixalign.core.protocols import AlignmentModel

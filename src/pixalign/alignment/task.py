@@ -1,0 +1,73 @@
+"""One picture on its way through Algorithm 1: what is decided, and what the passes said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pixalign.alignment.calibrate import calibrate, exponents
+from pixalign.alignment.elbo import TextErrors
+from pixalign.alignment.plan import NoisedTimesteps, PromptPlan
+from pixalign.alignment.request import EncodedImage
+from pixalign.config import AlignConfig
+from pixalign.core.values import Evidence, Scores, Size
+from pixalign.text.prompts import Prompt
+
+
+@dataclass(frozen=True)
+class AlignmentTask:
+    """A picture with its classes, under a resolved config.
+
+    ``plan`` holds the classes, ``prompts`` the texts under which attention is read, at
+    ``timesteps`` once they are drawn, and ``texts`` those whose ``errors`` are measured, at
+    ``scoring``. ``scores`` are given or measured. ``targets`` uint8 [N, H, W] are a supervised
+    method's: 0, 1, and 255 where nothing is known.
+    """
+
+    encoded: EncodedImage
+    plan: PromptPlan
+    caption: str | None
+    prompts: tuple[Prompt, ...]
+    config: AlignConfig
+    texts: tuple[str, ...] = ()
+    scores: Scores | None = None
+    targets: Tensor | None = None
+    timesteps: NoisedTimesteps | None = None
+    scoring: NoisedTimesteps | None = None
+    errors: TextErrors | None = None
+
+    @property
+    def size(self) -> Size:
+        """The picture's (height, width)."""
+        return self.encoded.image.height, self.encoded.image.width
+
+    @property
+    def latent(self) -> Size:
+        """The latent's (height, width)."""
+        return self.encoded.latents.shape[-2], self.encoded.latents.shape[-1]
+
+    @property
+    def noised(self) -> NoisedTimesteps:
+        """The timesteps, which are drawn by now."""
+        assert self.timesteps is not None
+        return self.timesteps
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What the passes say of the classes at every position, where they were asked."""
+        if self.errors is None or not self.config.by_position:
+            return None
+        return self.errors.of(self.plan.elbo_texts).evidence()
+
+    @property
+    def powers(self) -> Tensor | None:
+        """float32 [N]: the exponents of the classes' cross maps, where scores act on them."""
+        if self.scores is None or self.config.calibrate != "elbo":
+            return None
+        return exponents(self.scores.scores, bool(self.config.centred))
+
+    def calibrated(self, cross: Tensor, first: int = 0) -> Tensor:
+        """minmax(h) ** (1 / S) of maps h [n, h, w] from a class on; without powers, h itself."""
+        powers = self.powers
+        return cross if powers is None else calibrate(cross, powers[first : first + len(cross)])

@@ -1,0 +1,91 @@
+"""How far a class's map can be believed: pure functions of evidence and maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pixalign.alignment.evidence import local_cosine, log_ratio
+from pixalign.config import AlignConfig
+from pixalign.core.maps import minmax, resize
+from pixalign.core.values import Evidence, Phrase, Size
+
+VERDICTS = ("sure", "blind", "confused", "absent")
+_PRESENCE_BLUR = 4 / 32  # a share of the side: about the size of an object
+_REGION = 0.5  # of a map's peak: what counts as the class's own region
+
+
+@dataclass(frozen=True)
+class Trust:
+    """A verdict on one class, and the numbers behind it.
+
+    "absent": the text does not explain the picture better than no text, anywhere. "confused": in
+    the region that the map points at, the evidence names ``other``. "blind": there it names neither
+    the class nor one other. Else "sure". ``numbers`` are ``presence``, the highest local cosine in
+    [-1, 1]; ``lead``, the mean log ratio in the map's region, 0 where the class explains it best;
+    and ``others_lead``, the highest of another class there.
+    """
+
+    verdict: str
+    other: str | None
+    numbers: Mapping[str, float]
+
+    def __str__(self) -> str:
+        return f"confused with {self.other}" if self.verdict == "confused" else self.verdict
+
+
+def presence(evidence: Evidence) -> Tensor:
+    """float32 [N]: the highest local cosine between what a text adds and what was missing.
+
+    Not compared between classes, so that it does not depend on which others are asked for.
+    """
+    return local_cosine(evidence, _PRESENCE_BLUR).amax((1, 2))
+
+
+def trust(
+    phrases: Sequence[Phrase], evidence: Evidence, maps: Tensor, config: AlignConfig
+) -> tuple[Trust, ...]:
+    """A verdict for each class, from its evidence and its map [N, h, w] before evidence acts."""
+    assert config.absent_below is not None, "the config must be resolved"
+    ratio = log_ratio(evidence, config)
+    size: Size = (ratio.shape[-2], ratio.shape[-1])
+    region = (minmax(resize(maps.float(), size), (1, 2)) >= _REGION).float()
+    region = region / region.sum((1, 2), keepdim=True).clamp_min(1)
+    leads = torch.einsum("ihw,jhw->ij", region, ratio)  # of class j in the region of i
+    there = presence(evidence).tolist()
+    verdicts = []
+    for index, present in enumerate(there):
+        lead, others = float(leads[index, index]), leads[index].clone()
+        others[index] = -torch.inf
+        best, who = (float(others.max()), int(others.argmax())) if len(others) > 1 else (lead, 0)
+        verdict, other = "sure", None
+        if present < config.absent_below:
+            verdict = "absent"
+        elif lead < config.doubt_below:
+            named = best >= config.doubt_below
+            verdict, other = ("confused", phrases[who].name) if named else ("blind", None)
+        numbers = {"presence": present, "lead": lead, "others_lead": best}
+        verdicts.append(Trust(verdict, other, numbers))
+    return tuple(verdicts)
+
+
+def absent(evidence: Evidence) -> tuple[Trust, ...]:
+    """The verdicts on classes that are not looked for further."""
+    return tuple(Trust("absent", None, {"presence": x}) for x in presence(evidence).tolist())
+
+
+def doubts(phrases: Sequence[Phrase], verdicts: Sequence[Trust]) -> list[str]:
+    """A warning for each class that is not sure."""
+    said = {
+        "absent": "is likely not in the picture (presence {presence:.2f})",
+        "confused": "points where {other!r} explains the picture better (lead {lead:.1f})",
+        "blind": "points where no class explains the picture (lead {lead:.1f})",
+    }
+    return [
+        f"class {phrase.name!r} {said[about.verdict].format(other=about.other, **about.numbers)}"
+        for phrase, about in zip(phrases, verdicts, strict=False)
+        if about.verdict != "sure"
+    ]
