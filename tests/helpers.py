@@ -9,7 +9,7 @@ import torch
 import pixalign as pa
 import tiny
 from pixalign.alignment import elbo
-from pixalign.alignment.plan import NoisedTimesteps, Passes
+from pixalign.alignment.plan import NoisedTimesteps
 from pixalign.attention import network_input
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
@@ -19,15 +19,19 @@ from pixalign.diffusion.timesteps import positions
 
 
 class ConfiguredModel(pa.Model):
-    """A model with a config of its own, which it takes unless told otherwise."""
+    """A model with a config of its own, which it takes unless told otherwise, and "elbo"."""
 
     config = None
 
-    def align(self, image, classes, *, config=None, **options):
-        return super().align(image, classes, config=config or self.config, **options)
+    def align(self, image, classes, *, config=None, method=None, **options):
+        config = config or self.config
+        method = method or (config.method if config else None) or "elbo"
+        return super().align(image, classes, config=config, method=method, **options)
 
     def resolve(self, config=None, method=None, calibrate=None):
-        return super().resolve(config or self.config, method, calibrate)
+        config = config or self.config
+        method = method or (config.method if config else None) or "elbo"
+        return super().resolve(config, method, calibrate)
 
 
 def model_of(model=None, config=None, settings=None, **options):
@@ -77,11 +81,15 @@ def setting(pipe, count=4, size=(16, 24)):
     return backbone, latents, noise, steps
 
 
-def losses(backbone, latents, noise, steps, batch_size="auto"):
-    text = backbone.encode_text(TEXTS)
-    bar = Progress(0, "", show=False)
-    passes = Passes.of_one(latents, text, NoisedTimesteps(steps, noise))
-    return elbo.losses(backbone, passes, BatchSize(batch_size), bar)
+def errors(backbone, latents, noise, steps, batch_size="auto", **options):
+    """What `text_errors` says of one image under TEXTS."""
+    bar, size = Progress(0, "", show=False), BatchSize(batch_size)
+    noised = [NoisedTimesteps(steps, noise)]
+    return elbo.text_errors(backbone, latents, [TEXTS], noised, size, bar, **options)[0]
+
+
+def losses(*setting, **options):
+    return errors(*setting, **options).losses
 
 
 def refuse_above(limit, module, seen):

@@ -16,7 +16,8 @@ OWN = {
     "cross_weights": {"mid-8-1": 1.0, "up-4-2": 0.5},
     "collect_range": (0.3, 0.5),
     "threshold": 0.55,
-    "uncalibrated_threshold": 0.35,
+    "temperature": {"elbo": 0.2},
+    "absent_below": 0.3,
 }
 
 
@@ -32,7 +33,9 @@ def test_defaults():
     assert (config.collect_steps, config.collect_strategy) == (10, "small")
     rest = (config.prompt_order, config.self_attention, config.resize)
     assert rest == ("sorted", "once", "square")
-    assert (config.method, config.calibrate) == ("elbo", "elbo")
+    assert (config.method, config.calibrate) == ("dense", "elbo")
+    evidence = (config.evidence_form, config.evidence_strength, config.evidence_margin)
+    assert evidence == ("cosine", 2.0, 0.5)
 
 
 def test_presets():
@@ -47,7 +50,13 @@ def test_presets():
     assert (sd3.cross_weights, sd3.elbo_weighting) == ("gaussian", "native")
     assert (sd3.text_encoders, sd3.image_only_attention) == ("clip", True)
     assert AlignConfig.uncalibrated().method == "attention"
-    assert not AlignConfig.uncalibrated().resolved().calibrated
+    assert not AlignConfig.uncalibrated().resolved().measured
+    assert AlignConfig.paper().measured
+    assert not AlignConfig.paper().by_position
+    for asked in ({"calibrate": "evidence"}, {"cross_weights": "agreement"}, {"absent": "drop"}):
+        config = AlignConfig(**{"calibrate": "none"} | asked)
+        assert config.by_position
+        assert config.measured
     for name in PRESETS:
         assert AlignConfig.preset(name, gamma=0.5).gamma == 0.5
 
@@ -57,8 +66,17 @@ BAD = {
     "gamma": [0, 1.5, NAN, "0.3"],
     "elbo_steps": [0, 2.5],
     "collect_steps": [-1],
-    "elbo_tolerance": [-0.1, NAN, "0.1"],
-    "elbo_stage": [0, 2.5, "5", None],
+    "evidence_form": ["sine"],
+    "evidence_strength": [-1, INF, NAN, "2"],
+    "evidence_margin": [-0.5, INF],
+    "evidence_blur": [-0.1, 2, None],
+    "information_blur": [-0.1],
+    "information_weight": [-0.1, 1.5],
+    "leave_one_out": ["yes", None],
+    "omission_blur": [1.5],
+    "absent": ["remove", None],
+    "absent_below": [-2, NAN],
+    "doubt_below": [0.5, None],
     "elbo_strategy": ["tiny"],
     "collect_strategy": ["often"],
     "elbo_range": [(0.5, 0.2)],
@@ -81,8 +99,7 @@ BAD = {
     "self_attention": ["thrice"],
     "resize": ["crop"],
     "threshold": [1.1, -0.1],
-    "temperature": [0, None],
-    "min_peak_ratio": [0],
+    "temperature": [0, NAN],
     "by_family": [{"sd3": {"gama": 1}}, {"sd3": {"gamma": 7}}, {"sd3": {"by_family": {}}}],
 }  # fmt: skip
 
@@ -95,16 +112,12 @@ def test_bad_values_are_named(field, value):
         AlignConfig(**{field: value})
 
 
-def test_fast_is_the_default_but_for_the_tolerance():
+def test_fast_is_the_default_with_a_quarter_of_the_timesteps():
     fast, default = AlignConfig.fast(), AlignConfig()
-    assert default.elbo_tolerance is None
-    assert 0 < fast.elbo_tolerance < 1
-    assert dataclasses.replace(fast, elbo_tolerance=None) == default
+    assert (fast.elbo_steps, default.elbo_steps) == (5, 20)
+    assert dataclasses.replace(fast, elbo_steps=20, collect_steps=10) == default
     assert AlignConfig.preset("fast") == fast
-    assert AlignConfig.fast(elbo_tolerance=0.3, elbo_steps=8) == AlignConfig(
-        elbo_tolerance=0.3, elbo_steps=8
-    )
-    assert AlignConfig(elbo_tolerance=0).elbo_tolerance == 0
+    assert AlignConfig.fast(elbo_steps=8).elbo_steps == 8
 
 
 def test_unknown_preset():
@@ -203,14 +216,15 @@ def test_a_models_range_is_used_evenly():
     assert (config.collect_strategy, config.collect_range) == ("small", (0.3, 0.5))
 
 
-def test_thresholds_with_and_without_calibration():
-    plain = AlignConfig.uncalibrated()
-    assert AlignConfig().resolved("sd", OWN).threshold == 0.55
-    assert plain.resolved("sd", OWN).threshold == 0.35
+def test_thresholds_of_methods():
+    plain, own = AlignConfig.uncalibrated(), {"threshold": {"elbo": 0.55, "attention": 0.35}}
+    assert AlignConfig(method="elbo").resolved("sd", own).threshold == 0.55
+    assert plain.resolved("sd", own).threshold == 0.35
     assert plain.resolved("sd", {"threshold": 0.55}).threshold == 0.55
     assert plain.resolved("sd").threshold == 0.4
-    assert AlignConfig().resolved("sd", {"uncalibrated_threshold": 0.35}).threshold == 0.4
-    assert AlignConfig.uncalibrated(threshold=0.2).resolved("sd", OWN).threshold == 0.2
+    assert AlignConfig(method="daam").resolved("sd", own).threshold == 0.4
+    assert AlignConfig.uncalibrated(threshold=0.2).resolved("sd", own).threshold == 0.2
+    assert AlignConfig(method="elbo").resolved("sd", OWN).temperature == 0.2
     with pytest.raises(ValueError, match="unknown fields"):
         AlignConfig(by_family={"sd": {"calibrate": "none"}})  # the call's, not the family's
 

@@ -236,8 +236,10 @@ def test_blind_class_is_warned_of(photo):
         for name, part in pipe.unet.named_modules():
             if name.endswith("attn2"):
                 part.to_q.weight.zero_()  # attention that points nowhere
-    result = model_of(pipe, config=pa.AlignConfig(**QUICK)).align(photo, ["dog", "cat"])
-    assert [note for note in result.warnings if "'dog' has hardly any activation" in note]
+    config = pa.AlignConfig(absent_below=-1, **QUICK)
+    result = model_of(pipe, config=config).align(photo, ["dog", "cat"], method="dense")
+    assert [about.verdict for about in result.trust] == ["blind", "blind"]
+    assert [note for note in result.warnings if "'dog' points where no class explains" in note]
     assert np.isfinite(result.heatmaps).all()
     assert (result.heatmaps == 0).all()
     assert (result.mask() == 0).all()

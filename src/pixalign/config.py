@@ -34,9 +34,9 @@ FALLBACK: Mapping[str, Any] = MappingProxyType(
         "absent_below": 0.22,
     }
 )
-# What a model's own settings may say; see `AlignConfig.resolved`. Those of `BY_METHOD` map the
-# names of methods to values.
-BY_METHOD = {"thresholds": "threshold", "temperatures": "temperature"}
+# What a model's own settings may say; see `AlignConfig.resolved`. The last two are numbers, or map
+# the names of methods to them.
+BY_METHOD = ("threshold", "temperature")
 MODEL_SETTINGS = (
     "gamma", "centred", "cross_weights", "collect_range", "absent_below", *BY_METHOD,
 )  # fmt: skip
@@ -298,9 +298,9 @@ class AlignConfig:
         for name in known:
             check_choice("a model's setting", name, MODEL_SETTINGS)
         method = chosen.method or FALLBACK["method"]
-        for name, field_name in BY_METHOD.items():
-            if method in known.get(name, {}):
-                known[field_name] = known[name][method]
+        for name in BY_METHOD:
+            if isinstance(known.get(name), Mapping):
+                known[name] = known[name].get(method, FALLBACK[name])
         free: dict[str, Any] = {
             name: known.get(name, otherwise)
             for name, otherwise in FALLBACK.items()

@@ -50,7 +50,9 @@ def test_flow_loss_is_the_native_one_over_its_factor(pipeline):
 
 def test_losses_do_not_depend_on_the_batch_size(pipeline):
     backbone, latents, noise, steps = setting(pipeline("sdxl"))
-    one, five, all_ = (losses(backbone, latents, noise, steps, size) for size in (1, 5, 100))
+    one, five, all_ = (
+        losses(backbone, latents, noise, steps, batch_size=size) for size in (1, 5, 100)
+    )
     torch.testing.assert_close(one, five, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(one, all_, rtol=1e-5, atol=1e-6)
 
@@ -67,7 +69,7 @@ def test_out_of_memory_halves_the_batch_and_says_so_once(photo):
     aligner = model_of(pipe)
     handle = refuse_above(4, pipe.unet, seen)
 
-    with pytest.warns(RuntimeWarning, match="out of memory with 6 passes at once"):
+    with pytest.warns(RuntimeWarning, match="out of memory with 12 passes at once"):
         first = aligner.align(photo, ["dog", "cat"], config=settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
@@ -76,7 +78,7 @@ def test_out_of_memory_halves_the_batch_and_says_so_once(photo):
 
     assert any("out of memory" in note for note in first.warnings)
     assert not any("out of memory" in note for note in second.warnings)
-    assert seen == [6, 3, 3, 12, 6, 3, 3, 3, 3] + [3] * 6  # what was learnt is kept
+    assert seen == [12, 6, 3, 3, 3, 3, 6, 3, 3] + [3] * 6  # what was learnt is kept
     np.testing.assert_allclose(first.heatmaps, expected.heatmaps, atol=1e-5)
     np.testing.assert_allclose(first.losses, expected.losses, rtol=1e-5)
 
@@ -131,8 +133,8 @@ def test_low_memory_gives_the_same_in_smaller_batches(wide, photo, monkeypatch):
         finally:
             handle.remove()
 
-    assert found["normal"][1] == [12, 16, 8]
-    assert found["low"][1] == [4, 2, 4, 4, 4, 4, 2, 4, 2, 4, 2]
+    assert found["normal"][1] == [16, 8, 12]
+    assert found["low"][1] == [4, 4, 4, 4, 2, 4, 2, 4, 2, 4, 2]
     for one, other in zip(found["low"][0], found["normal"][0], strict=True):
         for name in ("heatmaps", "losses", "elbo", "scores"):
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)

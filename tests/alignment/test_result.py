@@ -43,9 +43,9 @@ def test_mask_by_hand():
 
 def test_mask_uses_the_threshold_of_the_settings():
     heatmaps = np.linspace(0, 1, 11).reshape(1, 1, 11)
-    for calibrate, threshold in {"elbo": 0.75, "none": 0.25}.items():
-        own = {"threshold": 0.75, "uncalibrated_threshold": 0.25}
-        config = AlignConfig(calibrate=calibrate).resolved("sd", own)
+    for method, threshold in {"elbo": 0.75, "attention": 0.25}.items():
+        own = {"threshold": {"elbo": 0.75, "attention": 0.25}}
+        config = AlignConfig(method=method).resolved("sd", own)
         result = dataclasses.replace(result_of(heatmaps), config=config)
         assert result.mask().tolist() == (heatmaps[0] >= threshold).astype(int).tolist()
         assert result.to_dict()["threshold"] == threshold

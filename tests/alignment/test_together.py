@@ -73,7 +73,7 @@ def test_mixed_shapes_keep_their_places(wide, name):
 
     found = [one.heatmaps.shape for one in together]
     assert found == [(1, 30, 120), (2, 120, 30), (3, 40, 160), (1, 64, 64)]
-    assert seen == [4, 8, 2, 4, 2, 2]  # each size: once for maps, once for losses
+    assert seen == [8, 4, 4, 2, 2, 2]  # each size: once for losses, once for maps
     for one, image, classes in zip(together, images, each, strict=True):
         assert_close(one, aligner.align(image, classes))
 
@@ -94,7 +94,7 @@ def test_images_of_one_size_share_batches(wide):
     pipe = wide("sd1")
     aligner = model_of(pipe, config=pa.AlignConfig(**STEPS), batch_size=100)
     _, seen = batches(pipe, lambda: aligner.align(pictures((40, 30), (30, 50)), EACH[1:]))
-    assert seen == [(2 + 1) * 2, (4 + 2) * 2]
+    assert seen == [(4 + 2) * 2, (2 + 1) * 2]
 
 
 def test_how_many_images_go_together(pipeline, monkeypatch):
@@ -119,11 +119,11 @@ def test_long_lists_are_split_and_the_result_stays(wide, monkeypatch):
     images = pictures(*[(40, 30)] * 5)
     each = [["dog"], ["cat", "dog"], ["car"], ["tree", "dog", "cat"], ["zebra"]]
     whole, seen = batches(pipe, lambda: aligner.align(images, each))
-    assert seen == [5 * 2, 8 * 2]
+    assert seen == [8 * 2, 5 * 2]
 
     monkeypatch.setattr(collect, "_SELF_BUDGET", 2 * (16 * 16) ** 2)
     split, seen = batches(pipe, lambda: aligner.align(images, each))
-    assert seen == [2 * 2, 3 * 2, 2 * 2, 4 * 2, 1 * 2, 1 * 2]
+    assert seen == [3 * 2, 2 * 2, 4 * 2, 2 * 2, 1 * 2, 1 * 2]
     for pair in zip(split, whole, strict=True):
         assert_close(*pair)
 
@@ -146,13 +146,13 @@ def test_out_of_memory_in_the_middle_of_a_group(wide):
     aligner = model_of(pipe, config=config, batch_size=16)
     handle = refuse_above(5, pipe.unet, seen)
     try:
-        with pytest.warns(RuntimeWarning, match="out of memory with 12 passes at once"):
+        with pytest.warns(RuntimeWarning, match="out of memory with 16 passes at once"):
             together = aligner.align(images, EACH)
     finally:
         handle.remove()
 
-    # 4 prompts and 7 texts at 3 steps; a batch of 4 may hold passes of two images.
-    assert seen == [12, 6, 3, 3, 3, 3] + [16, 8] + [4] * 5 + [1]
+    # 7 texts and 4 prompts at 3 steps; a batch of 4 may hold passes of two images.
+    assert seen == [16, 8] + [4] * 5 + [1] + [12, 6, 3, 3, 3, 3]
     for one, alone in zip(together, expected, strict=True):
         assert_close(one, alone)
         assert any("out of memory" in note for note in one.warnings)
@@ -230,9 +230,12 @@ def test_losses_of_a_group_by_hand(wide):
     classes = [[pa.Phrase("dog", "animal"), "car", pa.Phrase("cat", "animal")], ["car", "dog"]]
     words = [plan_prompts(backbone, each, None, config) for each in classes]
     visits = [plan_timesteps(backbone.schedule, latents, config, generator)[1] for _ in classes]
-    found = elbo.class_losses(
-        backbone, latents, words, visits, BatchSize(3), Progress(0, "", show=False)
-    )
+    how = (BatchSize(3), Progress(0, "", show=False))
+    measured = elbo.text_errors(backbone, latents, [w.elbo_texts for w in words], visits, *how)
+    assert [each.texts for each in measured] == [
+        ("a photo of animal", "a photo of car"), ("a photo of car", "a photo of dog"),
+    ]  # fmt: skip
+    found = [each.of(w.elbo_texts).losses for each, w in zip(measured, words, strict=True)]
 
     texts = [["a photo of animal", "a photo of car", "a photo of animal"],
              ["a photo of car", "a photo of dog"]]  # fmt: skip

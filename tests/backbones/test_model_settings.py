@@ -19,9 +19,9 @@ OWN = {
     "centred": True,
     "cross_weights": {"mid-8-1": 1.0, "up-4-2": 0.5},
     "collect_range": [0.3, 0.5],
-    "threshold": 0.55,
-    "uncalibrated_threshold": 0.35,
-    "min_peak_ratio": 1.1,
+    "threshold": {"elbo": 0.55, "attention": 0.35},
+    "temperature": 0.2,
+    "absent_below": 0.3,
 }
 
 
@@ -50,7 +50,8 @@ def test_settings_are_read(tmp_path):
         ('{"collect_strategy": "small"}', "'collect_strategy'; allowed: .*'collect_range'"),
         ('{"elbo_steps": 3}', "'elbo_steps'; allowed"),
         ('{"threshold": 1.5}', "threshold is 1.5; allowed: 0 to 1"),
-        ('{"uncalibrated_threshold": -1}', "threshold is -1; allowed: 0 to 1"),
+        ('{"threshold": {"elbo": 0.4, "attention": -1}}', "threshold is -1; allowed: 0 to 1"),
+        ('{"temperature": {"dense": 0}}', "temperature is 0; allowed: above 0"),
         ('{"threshold": "high"}', "threshold is 'high'; allowed: a number"),
         ('{"collect_range": [0.5, 0.2]}', "collect_range is .*; allowed"),
         ('{"collect_range": 0.5}', ""),
@@ -85,8 +86,8 @@ def test_a_folders_settings_are_used(folder, sd1, photo):
     assert result.config == pa.AlignConfig(
         method="elbo", calibrate="elbo", gamma=0.6, centred=True,
         cross_weights={"mid-8-1": 1.0, "up-4-2": 0.5},
-        collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55,
-        min_peak_ratio=1.1, **QUICK,
+        collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55, temperature=0.2,
+        absent_below=0.3, information_weight=0.15, **QUICK,
     )  # fmt: skip
     assert result.provenance["timesteps"]["collect"] == [350, 450]
     assert result.scores.min() == pytest.approx(0.6)
@@ -100,7 +101,7 @@ def test_a_folders_settings_are_used(folder, sd1, photo):
     assert np.array_equal(ours.heatmaps, same.heatmaps)
     other = model_of(sd1, config=pa.AlignConfig(**QUICK)).align(photo, ["dog", "cat"])
     assert not np.allclose(result.heatmaps, other.heatmaps, atol=1e-2)
-    assert other.config == pa.AlignConfig(**QUICK).resolved()
+    assert other.config == pa.AlignConfig(method="elbo", **QUICK).resolved()
 
 
 def test_a_call_decides_over_the_folder(folder, photo):
@@ -110,7 +111,8 @@ def test_a_call_decides_over_the_folder(folder, photo):
     assert np.array_equal(plain.mask(), plain.mask(0.35))
     given = pa.AlignConfig.uncalibrated(
         gamma=0.5, centred=False, cross_weights="uniform", threshold=0.1,
-        collect_strategy="large", collect_steps=2, min_peak_ratio=1.3,
+        collect_strategy="large", collect_steps=2, temperature=0.5, absent_below=0.1,
+        information_weight=0.2,
     )  # fmt: skip
     result = aligner.align(photo, ["dog"], config=given)
     assert result.config == given
@@ -158,7 +160,8 @@ def test_the_embedded_model_needs_no_name(photo):
     assert aligner.backbone.native_size == (128, 128)
     result = aligner.align(photo, ["strawberry", "dog"])
     assert result.provenance["model"]["name"] == "sd1-like, embedded"
-    assert result.config == aligner.config.resolved("sd", aligner.settings)
+    assert result.config == aligner.resolve()
+    assert result.config.threshold == aligner.settings["threshold"]["elbo"]
     assert result.heatmaps.shape == (2, 80, 120)
 
     by_path = model_of(str(EMBEDDED), device="cpu")

@@ -178,8 +178,8 @@ def test_joint_attention_is_refused(name):
 
 
 def test_unknown_names_and_steps_are_refused():
-    assert tuple(METHODS) == ("elbo", "attention", *NAMES)
-    with pytest.raises(ValueError, match=r"method is 'dam'; allowed: 'elbo', 'attention', 'daam'"):
+    assert tuple(METHODS) == ("dense", "elbo", "attention", "likelihood", *NAMES)
+    with pytest.raises(ValueError, match=r"method is 'dam'; allowed: 'dense', 'elbo', 'attention'"):
         small().align(tiny.photo(40, 40), CLASSES, method="dam")
     with pytest.raises(ValueError, match="1000"):
         METHODS["daam"](small(), timesteps=(1000,))

@@ -24,7 +24,7 @@ class Trust:
 
     "absent": the text does not explain the picture better than no text, anywhere. "confused": in
     the region that the map points at, the evidence names ``other``. "blind": there it names neither
-    the class nor one other. Else "sure". ``numbers`` are ``presence``, the highest local cosine in
+    the class nor one other, or the map points nowhere. Else "sure". ``numbers`` are ``presence``, the highest local cosine in
     [-1, 1]; ``lead``, the mean log ratio in the map's region, 0 where the class explains it best;
     and ``others_lead``, the highest of another class there.
     """
@@ -53,7 +53,8 @@ def trust(
     ratio = log_ratio(evidence, config)
     size: Size = (ratio.shape[-2], ratio.shape[-1])
     region = (minmax(resize(maps.float(), size), (1, 2)) >= _REGION).float()
-    region = region / region.sum((1, 2), keepdim=True).clamp_min(1)
+    points = region.sum((1, 2))  # a flat map has no region
+    region = region / points.clamp_min(1)[:, None, None]
     leads = torch.einsum("ihw,jhw->ij", region, ratio)  # of class j in the region of i
     there = presence(evidence).tolist()
     verdicts = []
@@ -64,8 +65,8 @@ def trust(
         verdict, other = "sure", None
         if present < config.absent_below:
             verdict = "absent"
-        elif lead < config.doubt_below:
-            named = best >= config.doubt_below
+        elif lead < config.doubt_below or not points[index]:
+            named = best >= config.doubt_below and points[index]
             verdict, other = ("confused", phrases[who].name) if named else ("blind", None)
         numbers = {"presence": present, "lead": lead, "others_lead": best}
         verdicts.append(Trust(verdict, other, numbers))

@@ -97,8 +97,8 @@ def model_settings(folder: Path) -> dict[str, Any]:
         return {}
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        methods = {name for kind in BY_METHOD for name in settings.get(kind, {})}
-        for method in (None, *methods):
+        by_method = [settings[name] for name in BY_METHOD if isinstance(settings.get(name), dict)]
+        for method in (None, *(name for values in by_method for name in values)):
             AlignConfig(method=method).resolved(settings=settings)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{str(path)!r} is no model's settings: {error}") from error
