@@ -84,7 +84,7 @@ def test_rules_agree_with_the_lab_plurals():
 )
 def test_which_classes_a_caption_names(caption, expected):
     names = "dog,hot dog,person,traffic light,light bulb,bear,teddy bear,café".split(",")
-    match = Matcher.of(names, {})
+    match = Matcher(names)
     assert {names[index] for index in match(caption)} == set(filter(None, expected.split(", ")))
 
 
@@ -107,7 +107,7 @@ def test_names_inside_longer_ones_do_not_count(words):
         for start, end, name in spans
         if not any(a <= start and end <= b and (a, b) != (start, end) for a, b, _ in spans)
     }
-    found = Matcher.of(NAMES, {})(" ".join(words))
+    found = Matcher(NAMES)(" ".join(words))
     assert {NAMES[index] for index in found} == free
 
 
@@ -116,17 +116,8 @@ def test_names_inside_longer_ones_do_not_count(words):
     st.sampled_from((", ", " and ", "/", ".\n")),
 )
 def test_any_list_of_names_is_found(names, between):
-    found = Matcher.of(class_list("coco"), {})(between.join(names).upper())
+    found = Matcher(class_list("coco"))(between.join(names).upper())
     assert {class_list("coco")[index] for index in found} == set(names)
-
-
-def test_given_plurals_replace_the_rules(tmp_path):
-    captions = ["formulae", "formulas", "a formula"]
-    assert counted(tmp_path, captions, ["formula"]) == [2]
-    assert counted(tmp_path, captions, ["formula"], plurals={"formula": "formulae"}) == [2]
-    assert counted(tmp_path, ["formulae"], ["formula"], plurals={"formula": "formulae"}) == [1]
-    with pytest.raises(ValueError, match="a name in plurals is 'dog'; allowed: 'formula'"):
-        counted(tmp_path, captions, ["formula"], plurals={"dog": "dogs"})
 
 
 def test_bad_classes(tmp_path):

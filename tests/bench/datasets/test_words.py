@@ -87,7 +87,7 @@ def test_broken_coco_instances(tmp_path, monkeypatch):
     trees.instances(tmp_path, [])
     (tmp_path / "coco_stuff164k/images/val2017/000000000139.jpg").unlink()
     refused(FileNotFoundError, r"1 of 2 images are missing in .*: 000000000139", "coco", tmp_path)
-    monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
+    monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
     refused(ValueError, r'needs pycocotools; .* pip install "pixalign\[bench\]"', "coco", tmp_path)
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pixalign.bench.datasets.aep import HINT, open_aep
-from pixalign.bench.datasets.checking import Check, check
 from pixalign.bench.datasets.coco import open_coco
 from pixalign.bench.datasets.lab import open_lab, open_lab_toy
 from pixalign.bench.datasets.layouts import (
@@ -19,25 +16,17 @@ from pixalign.bench.datasets.layouts import (
     open_context,
     open_folder,
 )
-from pixalign.bench.datasets.sample import Dataset, Sample
+from pixalign.bench.datasets.sample import Check, Dataset, Sample, check
 from pixalign.bench.datasets.voc import open_voc
 from pixalign.core.checks import check_choice
 
 __all__ = ["DATASETS", "Check", "Dataset", "Sample", "check", "find_datasets", "open_dataset"]
 
 
-@dataclass(frozen=True)
-class SceneLayout:
-    """A dataset that is drawn: ``open`` takes a split, of which the first is usual, and a limit."""
-
-    open: Callable[[str, int | None], Dataset]
-    splits: tuple[str, ...]
-
-
 _VOC, _ADE = "VOCdevkit/VOC", "ADEChallengeData2016"
 _SPLITS, _ALL, _LAB = ("val", "train"), ("all",), ("test", "val")
 
-DATASETS: dict[str, Layout | SceneLayout] = {
+DATASETS: dict[str, Layout] = {
     "voc": Layout(
         open_voc, (*_SPLITS, "trainval"), (f"{_VOC}2012",), ("JPEGImages", "ImageSets/Segmentation")
     ),
@@ -48,9 +37,9 @@ DATASETS: dict[str, Layout | SceneLayout] = {
     "ade20k": Layout(open_ade20k, _SPLITS, (f"ade/{_ADE}", _ADE), ("images", "annotations")),
     "aep": Layout(open_aep, _ALL, ("aep", "."), ("images", "annotations", "phrases.json"), HINT),
     "folder": Layout(open_folder, _ALL, (".",), ("images", "masks", "classes.txt")),
-    "lab": SceneLayout(partial(open_lab, "lab"), _LAB),
-    "lab-phrases": SceneLayout(partial(open_lab, "lab-phrases"), _LAB),
-    "lab-toy": SceneLayout(open_lab_toy, _ALL),
+    "lab": Layout(partial(open_lab, "lab"), _LAB),
+    "lab-phrases": Layout(partial(open_lab, "lab-phrases"), _LAB),
+    "lab-toy": Layout(open_lab_toy, _ALL),
 }
 
 
@@ -68,7 +57,7 @@ def open_dataset(
     check_choice(f"split of {name}", split, entry.splits)
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit!r}; allowed: 1 or more, or None for all")
-    if isinstance(entry, SceneLayout):
+    if not entry.homes:
         return entry.open(split, limit)
     if root is None:
         raise ValueError(f"dataset {name!r} needs a root: the folder that holds {entry.wanted}")
@@ -78,6 +67,5 @@ def open_dataset(
 
 def find_datasets(root: Path) -> list[str]:
     """The names of the datasets that stand below this root."""
-    check_root(Path(root))
-    layouts = {name: entry for name, entry in DATASETS.items() if isinstance(entry, Layout)}
-    return [name for name, layout in layouts.items() if layout.home(Path(root)) is not None]
+    check_root(root)
+    return [name for name, layout in DATASETS.items() if layout.home(root) is not None]

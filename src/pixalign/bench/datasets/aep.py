@@ -21,8 +21,8 @@ _SHAPE = 'allowed: {image: {"subject": [class, ...], "phrase": [words, ...]}}, e
 
 def open_aep(home: Path, split: str) -> FileDataset:
     """All pictures, each with the phrases of those of its subjects that are classes."""
-    folders, endings = (home / "images", home / "annotations"), (".png", "_gt.png")
-    dataset = open_masks("aep", split, *folders, endings=endings)
+    images, masks = home / "images", home / "annotations"
+    dataset = open_masks("aep", split, images, masks, endings=(".png",), mask_ending="_gt.png")
     return replace(dataset, phrases=read_phrases(home / "phrases.json", dataset.keys))
 
 
@@ -80,18 +80,18 @@ def _plain(content: Any, path: Path) -> dict[str, dict[str, list[str]]]:
     """The phrases as JSON has them; anything else is refused by name."""
     if not isinstance(content, Mapping):
         raise ValueError(f"{str(path)!r} holds a {type(content).__name__}; {_SHAPE}")
-    entries = {}
+    entries: dict[str, dict[str, list[str]]] = {}
     for image, entry in content.items():
         if not isinstance(image, str | int) or not isinstance(entry, Mapping):
             found = f"{image!r}: a {type(entry).__name__}"
             raise ValueError(f"{str(path)!r} holds {found}; {_SHAPE}")
-        lists = {name: entry.get(name) for name in ("subject", "phrase")}
-        for name, items in lists.items():
+        plain = entries.setdefault(str(image), {})
+        for name in ("subject", "phrase"):
+            items = entry.get(name)
             if not isinstance(items, list | tuple) or not all(isinstance(i, str) for i in items):
                 raise ValueError(f"{str(path)!r} has the {name} {items!r} of {image!r}; {_SHAPE}")
-        plain = {name: list(items or ()) for name, items in lists.items()}
+            plain[name] = list(items)
         if len(plain["subject"]) != len(plain["phrase"]):
             lengths = f"{len(plain['subject'])} subjects and {len(plain['phrase'])} phrases"
             raise ValueError(f"{str(path)!r} has {lengths} of {image!r}; {_SHAPE}")
-        entries[str(image)] = plain
     return entries

@@ -10,20 +10,16 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pixalign.bench.datasets.files import bench_module
 from pixalign.bench.datasets.words import aliases_of, forms_of
-from pixalign.core.checks import check_choice
 from pixalign.core.progress import Progress
 from pixalign.text.prompts import as_phrases
 
 COLUMNS = ("caption", "TEXT", "text")
 FORMATS = (".txt", ".csv", ".tsv", ".txt.gz", ".csv.gz", ".tsv.gz", ".parquet")
-_BATCH = 8192  # captions between two moves of the progress bar
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _GAP = r"[\s-]++"  # between the words of a name: "hot dog", "hot-dog"
 
 FileName = str | os.PathLike[str]
@@ -32,66 +28,53 @@ FileName = str | os.PathLike[str]
 def count_captions(
     paths: FileName | Iterable[FileName],
     classes: Sequence[str],
-    plurals: Mapping[str, str] | None = None,
     *,
     column: str | None = None,
     progress: bool = False,
 ) -> dict[str, int]:
     """In how many captions of the files each class stands, as whole words in any case.
 
-    A caption counts once for a class, by its name or a plural (``plurals`` gives those that the
-    rules do not know), or by another word for it in classes/aliases.json. A name counts only where
-    it is not inside a longer one of the list: "hot dog" is no dog, "hot dog, dog" is both. Files
-    are .txt (a caption a line), .csv or .tsv (with a header; the latter without quotes), each also
-    as .gz, and .parquet; their captions are in ``column``, else in the first of `COLUMNS` that is
-    there. None is read as a whole.
+    A caption counts once for a class, by its name, a plural or another word for it in
+    classes/aliases.json. A name counts only where it is not inside a longer one of the list: "hot
+    dog" is no dog, "hot dog, dog" is both. Files are .txt (a caption a line), .csv or .tsv (with a
+    header; the latter without quotes), each also as .gz, and .parquet; their captions are in
+    ``column``, else in the first of `COLUMNS` that is there. None is read as a whole.
     """
     names = [phrase.name for phrase in as_phrases(classes)]
-    match = Matcher.of(names, plurals or {})
-    counts = [0] * len(names)
-    listed = [paths] if isinstance(paths, str | os.PathLike) else paths
-    files = [_known(Path(path)) for path in listed]
+    named, counts = Matcher(names), [0] * len(names)
+    files = [_known(Path(p)) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if not files:
         raise ValueError("there are 0 files of captions; allowed: 1 or more")
     with Progress(0, "count captions", progress, "caption") as bar:
         for path, kind in files:
-            number = 0
-            for number, caption in enumerate(_captions(path, kind, column), 1):
-                for index in match(caption):
+            for caption in _captions(path, kind, column):
+                for index in named(caption):
                     counts[index] += 1
-                if not number % _BATCH:
-                    bar.advance(_BATCH)
-            bar.advance(number % _BATCH)
+                bar.advance(1)
     return dict(zip(names, counts, strict=True))
 
 
-@dataclass(frozen=True)
 class Matcher:
-    """Finds the classes of a caption; ``owners`` are the classes of each written form."""
+    """Finds the classes of a caption, by their names, their plurals and their aliases.
 
-    pattern: re.Pattern[str]
-    owners: Mapping[str, tuple[int, ...]]
+    ``pattern`` is one regular expression for all; ``owners`` are the classes of each written form.
+    """
 
-    @classmethod
-    def of(cls, names: Sequence[str], plurals: Mapping[str, str]) -> Matcher:
-        """One regular expression for all names, their plurals and their aliases."""
-        for name in plurals:
-            check_choice("a name in plurals", name, names)
-        owners: dict[str, tuple[int, ...]] = {}
-        others = aliases_of([_plain(name) for name in names])
-        for index, name in enumerate(names):
-            forms = (name, plurals[name]) if name in plurals else forms_of(_plain(name))
-            forms += tuple(form for other in others[index] for form in forms_of(other))
-            for form in dict.fromkeys(_plain(form) for form in forms):
-                owners[form] = (*owners.get(form, ()), index)
+    def __init__(self, names: Sequence[str]) -> None:
+        plain = [_plain(name) for name in names]
+        self.owners: dict[str, tuple[int, ...]] = {}
+        for index, words in enumerate(zip(plain, aliases_of(plain), strict=True)):
+            forms = [form for word in (words[0], *words[1]) for form in forms_of(word)]
+            for form in dict.fromkeys(map(_plain, forms)):
+                self.owners[form] = (*self.owners.get(form, ()), index)
         tree: dict[str, Any] = {}
-        for form in owners:
+        for form in self.owners:
             node = tree
             for letter in form:
                 node = node.setdefault(letter, {})
             node[""] = {}
         # Looks ahead, so that a match does not hide those that begin inside it.
-        return cls(re.compile(rf"(?<!\w)(?=({_branches(tree)})(?!\w))"), owners)
+        self.pattern = re.compile(rf"(?<!\w)(?=({_branches(tree)})(?!\w))")
 
     def __call__(self, caption: str) -> set[int]:
         """The classes that the caption names."""
@@ -102,8 +85,7 @@ class Matcher:
         for match in self.pattern.finditer(caption.lower()):
             if match.end(1) > reach:  # else it lies inside a longer name
                 reach = match.end(1)
-                form = match[1]
-                found.update(self.owners.get(form) or self.owners[_plain(form)])
+                found.update(self.owners.get(match[1]) or self.owners[_plain(match[1])])
         return found
 
 
@@ -143,23 +125,19 @@ def _captions(path: Path, kind: str, column: str | None) -> Iterator[str]:
     if kind == ".parquet":
         yield from _parquet(path, column)
         return
-    plain = kind.removesuffix(".gz")
     opened: Any = gzip.open if kind.endswith(".gz") else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
-            yield from file if plain == ".txt" else _table(file, path, plain, column)
+            if ".txt" in kind:
+                yield from file
+                return
+            tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+            rows = csv.reader(file, **(tabs if ".tsv" in kind else {}))
+            header = next(rows, [])
+            place = header.index(_column(header, path, column))
+            yield from (row[place] for row in rows if len(row) > place)
     except (gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
         raise ValueError(f"caption file {str(path)!r} is damaged: {error}") from error
-
-
-def _table(file: IO[str], path: Path, kind: str, column: str | None) -> Iterator[str]:
-    quoting: Any = csv.QUOTE_NONE if kind == ".tsv" else csv.QUOTE_MINIMAL
-    rows = csv.reader(file, delimiter=_DELIMITERS[kind], quoting=quoting)
-    header = next(rows, [])
-    place = header.index(_column(header, path, column))
-    for row in rows:
-        if len(row) > place:
-            yield row[place]
 
 
 def _parquet(path: Path, column: str | None) -> Iterator[str]:
@@ -168,7 +146,7 @@ def _parquet(path: Path, column: str | None) -> Iterator[str]:
     try:
         with parquet.ParquetFile(path) as file:
             name = _column(file.schema_arrow.names, path, column)
-            for batch in file.iter_batches(_BATCH, columns=[name]):
+            for batch in file.iter_batches(columns=[name]):
                 yield from (caption for caption in batch.column(0).to_pylist() if caption)
     except arrow.ArrowException as error:
         raise ValueError(f"caption file {str(path)!r} is damaged: {error}") from error

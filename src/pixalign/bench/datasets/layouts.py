@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pixalign.bench.datasets.files import (
@@ -12,9 +13,11 @@ from pixalign.bench.datasets.files import (
     FileDataset,
     files_in,
     open_masks,
+    read_labels,
     read_list,
     shortened,
 )
+from pixalign.bench.datasets.sample import Dataset
 
 MOST = 253  # classes of an own folder
 _LEVELS = 4  # how far above a root its dataset is looked for
@@ -22,15 +25,16 @@ _LEVELS = 4  # how far above a root its dataset is looked for
 
 @dataclass(frozen=True)
 class Layout:
-    """A dataset in files, in the first of ``homes`` below a root that holds all ``parts``.
+    """A dataset, in the first of ``homes`` below a root that holds all ``parts``.
 
-    ``open`` takes that folder and a split, of which the first is usual.
+    ``open`` takes that folder and a split, of which the first is usual. A dataset without homes is
+    drawn; its ``open`` takes a split and a limit.
     """
 
-    open: Callable[[Path, str], FileDataset]
+    open: Callable[..., Dataset]
     splits: tuple[str, ...]
-    homes: tuple[str, ...]
-    parts: tuple[str, ...]
+    homes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     hint: str = ""  # how a missing part is made
 
     @property
@@ -59,7 +63,7 @@ class Layout:
         here = root.resolve()
         for parent in here.parents[:_LEVELS]:
             home = self.home(parent)
-            if home is not None and (here == home or here in home.parents or home in here.parents):
+            if home is not None and (here.is_relative_to(home) or home.is_relative_to(here)):
                 return f"root {str(root)!r} is inside the dataset; give {str(parent)!r} instead"
         for child in sorted(path for path in root.iterdir() if path.is_dir()):
             if self.home(child) is not None:
@@ -67,10 +71,14 @@ class Layout:
         for folder in (root / home for home in self.homes):
             lacking = self._lacking(folder)
             if (folder != root and folder.is_dir()) or len(lacking) < len(self.parts):
-                hint = f"; {self.hint}" if self.hint else ""
-                missing = ", ".join(lacking)
+                missing, hint = ", ".join(lacking), f"; {self.hint}" if self.hint else ""
                 return f"no {missing} below {str(folder)!r}; found: {_contents(folder)}{hint}"
         return f"no {self.wanted} below {str(root)!r}; found: {_contents(root)}"
+
+
+def _contents(folder: Path) -> str:
+    """The first entries of a folder, in words."""
+    return shortened(sorted(os.listdir(folder)), 8) or "nothing"
 
 
 def check_root(root: Path) -> None:
@@ -80,16 +88,11 @@ def check_root(root: Path) -> None:
         raise FileNotFoundError(f"root {str(root)!r} is {what}; name a folder")
 
 
-def _contents(folder: Path) -> str:
-    """The first entries of a folder, in words."""
-    return shortened(sorted(os.listdir(folder)), 8) or "nothing"
-
-
 def open_ade20k(home: Path, split: str) -> FileDataset:
     """ADE20K, all pictures of images/validation or images/training: 150 classes, 0 = other."""
     part = {"val": "validation", "train": "training"}[split]
-    dataset = open_masks("ade20k", split, home / "images" / part, home / "annotations" / part)
-    return replace(dataset, masks_from=f"annotations/{part}")
+    images, masks = home / "images" / part, home / "annotations" / part
+    return open_masks("ade20k", split, images, masks, masks_from=f"annotations/{part}")
 
 
 def open_context(home: Path, split: str) -> FileDataset:
@@ -99,18 +102,18 @@ def open_context(home: Path, split: str) -> FileDataset:
     come for train and val together.
     """
     masks = home / "SegmentationClassContext"
-    own = home / "ImageSets" / "SegmentationContext" / f"{split}.txt"
-    main = home / "ImageSets" / "Main" / f"{split}.txt"
-    if own.is_file():
-        keys = read_list(own)
-    elif main.is_file():
-        there = files_in(masks, ".png")
-        keys = tuple(key for key in read_list(main) if key in there)
-    else:
+    own, main = (
+        home / "ImageSets" / folder / f"{split}.txt" for folder in ("SegmentationContext", "Main")
+    )
+    if not own.is_file() and not main.is_file():
         raise FileNotFoundError(
             f"neither list {str(own)!r} nor {str(main)!r} is there; one must say which masks are "
             f"of {split}"
         )
+    keys = read_list(own if own.is_file() else main)
+    if not own.is_file():
+        there = files_in(masks, ".png")
+        keys = tuple(key for key in keys if key in there)
     if not keys:
         raise FileNotFoundError(f"there is no mask of {split} in {str(masks)!r}")
     return open_masks("context", split, home / "JPEGImages", masks, keys=keys)
@@ -121,9 +124,9 @@ def open_folder(home: Path, split: str) -> FileDataset:
 
     Label i + 1 is line i of classes.txt; 255 is not counted.
     """
-    classes = read_classes(home / "classes.txt")
-    folders, endings = (home / "images", home / "masks"), (PICTURES, ".png")
-    return open_masks("folder", split, *folders, endings=endings, classes=classes, ignore=True)
+    classes, folders = read_classes(home / "classes.txt"), (home / "images", home / "masks")
+    read = partial(read_labels, classes=len(classes), ignore=True)
+    return open_masks("folder", split, *folders, endings=PICTURES, classes=classes, read=read)
 
 
 def read_classes(path: Path) -> tuple[str, ...]:

@@ -24,13 +24,10 @@ MASKS = ("SegmentationClassAug", "SegmentationClass")  # the first that is there
 
 def open_voc(home: Path, split: str) -> FileDataset:
     """The images of ImageSets/Segmentation/SPLIT.txt."""
-    listed = home / "ImageSets" / "Segmentation" / f"{split}.txt"
-    if not listed.is_file():
-        raise FileNotFoundError(f"list {str(listed)!r} is missing")
+    keys = read_list(home / "ImageSets" / "Segmentation" / f"{split}.txt")
     folders = [home / name for name in MASKS if (home / name).is_dir()]
     if not folders:
         raise FileNotFoundError(f"no {' or '.join(MASKS)} below {str(home)!r}")
-    keys = read_list(listed)
     return open_masks("voc", split, home / "JPEGImages", folders[0], keys=keys, read=read_voc)
 
 
@@ -47,42 +44,36 @@ def read_voc(path: Path) -> np.ndarray:
 
 
 @cache
-def colour_map() -> dict[tuple[int, int, int], int]:
+def colour_map() -> dict[tuple[int, ...], int]:
     """VOC's published colours: a label's bits, three at a time, are spread over R, G and B."""
-    return {_colour(label): label for label in range(IGNORE + 1)}
-
-
-def _colour(label: int) -> tuple[int, int, int]:
-    red, green, blue = (
-        sum((label >> (3 * place + channel) & 1) << (7 - place) for place in range(8))
+    labels = np.arange(IGNORE + 1)
+    channels = [
+        sum((labels >> (3 * place + channel) & 1) << (7 - place) for place in range(8))
         for channel in range(3)
-    )
-    return red, green, blue
+    ]
+    return {tuple(colour): label for label, colour in enumerate(np.stack(channels, 1).tolist())}
 
 
 def _by_colour(pixels: np.ndarray, path: Path, count: int) -> np.ndarray:
-    codes = pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])
-    values, places = np.unique(codes, return_inverse=True)
+    codes, places = np.unique(pixels @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True)
     labels = []
-    for value in values.tolist():
-        colour = (value >> 16, value >> 8 & 255, value & 255)
-        label = colour_map().get(colour)
-        if label is None or count < label < IGNORE:
+    for code in codes.tolist():
+        colour = (code >> 16, code >> 8 & 255, code & 255)
+        label = colour_map().get(colour, -1)
+        if not (0 <= label <= count or label == IGNORE):
             raise ValueError(
                 f"mask {str(path)!r} has the colour {colour}; allowed: the {count + 2} colours of "
                 "VOC's map, or a palette or grey file of labels"
             )
         labels.append(label)
-    found: np.ndarray = np.array(labels, dtype=np.uint8)[places].reshape(codes.shape)
-    return found
+    return np.array(labels, dtype=np.uint8)[places].reshape(pixels.shape[:2])
 
 
 def _check_palette(image: Image.Image, labels: np.ndarray, path: Path) -> None:
     """A palette of VOC's colours in another order tells that a program has renumbered the file."""
     palette = image.getpalette() or []
     used = [label for label in np.unique(labels).tolist() if label < len(palette) // 3]
-    triples = list(zip(palette[::3], palette[1::3], palette[2::3], strict=False))
-    meant = [colour_map().get(triples[label]) for label in used]
+    meant = [colour_map().get(tuple(palette[3 * label : 3 * label + 3])) for label in used]
     if None not in meant and meant != used:
         raise ValueError(
             f"mask {str(path)!r} has VOC's colours of the labels {meant} at the indices {used}; "

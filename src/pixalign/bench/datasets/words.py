@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 from pixalign.bench.datasets.sample import CLASSES
 
-# Singular, plurals. Nouns that do not change are their own plural.
-_IRREGULAR = {
-    "person": ("people", "persons"),
-    "child": ("children",),
-    "foot": ("feet",),
-    "tooth": ("teeth",),
-    "goose": ("geese",),
-    "mouse": ("mice",),
-    "louse": ("lice",),
-    "ox": ("oxen",),
-    "thief": ("thieves",),
-    "hoof": ("hooves", "hoofs"),
-    "quiz": ("quizzes",),
-    "cactus": ("cacti", "cactuses"),
-    "octopus": ("octopuses", "octopi"),
-    "stomach": ("stomachs",),
-    "fish": ("fish", "fishes"),
-    **{word: (word,) for word in "sheep deer moose bison aircraft series species".split()},
-}
-# Names that are plurals already, and the singular that means them too.
-_SINGULAR = {
-    **{many: one for one, all_ in _IRREGULAR.items() for many in all_ if many != one},
-    "men": "man",
-    "women": "woman",
-    "buses": "bus",
-    "shelves": "shelf",
-    "skis": "ski",
-    "stairs": "stair",
-    "scissors": "scissor",
-}
+# Singular, plurals: what the rules do not know, and names that are plurals already. Nouns that do
+# not change are their own plural.
+_TABLE = """person people persons, child children, man men, woman women, foot feet, tooth teeth,
+goose geese, mouse mice, louse lice, ox oxen, thief thieves, hoof hooves hoofs, quiz quizzes,
+cactus cacti cactuses, octopus octopuses octopi, stomach stomachs, bus buses, shelf shelves shelfs,
+ski skis, stair stairs, scissor scissors, fish fish fishes, sheep sheep, deer deer, moose moose,
+bison bison, aircraft aircraft, series series, species species"""
+_PLURALS = {one: tuple(many) for one, *many in map(str.split, _TABLE.split(","))}
+_SINGULAR = {many: one for one, forms in _PLURALS.items() for many in forms}
 # They end in "man" and are no men.
 _NO_MEN = frozenset("human german roman norman ottoman talisman caiman shaman".split())
 
@@ -51,8 +30,8 @@ def plurals_of(name: str) -> tuple[str, ...]:
 
 
 def _of_word(word: str) -> tuple[str, ...]:
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
+    if word in _PLURALS:
+        return _PLURALS[word]
     if word.endswith("man") and word not in _NO_MEN:
         return (f"{word[:-2]}en",)
     if re.search(r"[^aeiou]y$", word):
@@ -84,6 +63,6 @@ def aliases_of(names: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 @cache
-def _aliases() -> Mapping[str, tuple[str, ...]]:
-    entries = json.loads((CLASSES / "aliases.json").read_text(encoding="utf-8"))
-    return {name: tuple(words) for name, words in entries.items()}
+def _aliases() -> dict[str, Sequence[str]]:
+    aliases: dict[str, Sequence[str]] = json.loads((CLASSES / "aliases.json").read_text("utf-8"))
+    return aliases
