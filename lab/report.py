@@ -9,8 +9,7 @@ from typing import Any
 
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.backbones.locations import LAB_MODELS
-from pixalign.bench.editing_study.summary import summarise_edits
-from pixalign.bench.generation_study.summary import returned, summarise_generation
+from pixalign.bench.study_figures import returned, summarise_edits, summarise_generation
 from pixalign.bench.tables import effect_cell
 from pixalign.core.files import write_bytes
 from pixalign.pictures.pages import environment

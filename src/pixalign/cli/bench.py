@@ -172,8 +172,8 @@ def generation(
     dtype: common.Dtype = "auto",
 ) -> None:
     """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
-    from pixalign.bench.generation_study.study import SETS, run_generation_study
-    from pixalign.bench.generation_study.summary import format_generation
+    from pixalign.bench.generation_study import SETS, run_generation_study
+    from pixalign.bench.study_figures import format_generation
 
     pairs = [text.partition("=") for text in file or []]
     files = {name: Path(path) for name, _, path in pairs}
@@ -200,8 +200,8 @@ def editing(
     device: common.Device = "auto",
 ) -> None:
     """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
-    from pixalign.bench.editing_study.study import ROWS, run_editing_study
-    from pixalign.bench.editing_study.summary import format_edits
+    from pixalign.bench.editing_study import ROWS, run_editing_study
+    from pixalign.bench.study_figures import format_edits
 
     options: dict[str, Any] = {"count": count, "steps": steps, "classifier": classifier}
     options["rows"] = list(row or ROWS)

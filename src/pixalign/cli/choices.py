@@ -25,7 +25,7 @@ else:
     from pixalign.backbones.load import DTYPES
     from pixalign.bench.datasets import DATASETS
     from pixalign.bench.datasets.sample import class_lists
-    from pixalign.bench.editing_study.study import ROWS
+    from pixalign.bench.editing_study import ROWS
     from pixalign.config import CALIBRATIONS, PRESETS
     from pixalign.core.batching import MEMORY
     from pixalign.editing.inversion import INVERSIONS

@@ -53,7 +53,7 @@ def convert_aep(pickle_path: str | os.PathLike[str], json_path: str | os.PathLik
     """Write the released pickle of phrases as JSON, without running anything that it may hold."""
     path = Path(pickle_path)
     try:
-        content = _PlainUnpickler(io.BytesIO(path.read_bytes()), path).load()
+        content = _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
     except (pickle.UnpicklingError, EOFError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is no pickle of phrases: {error}") from error
     return write_json(Path(json_path), _plain(content, path))
@@ -62,18 +62,12 @@ def convert_aep(pickle_path: str | os.PathLike[str], json_path: str | os.PathLik
 class _PlainUnpickler(pickle.Unpickler):
     """Builds lists, dicts, tuples, sets, strings and numbers; looks up nothing else."""
 
-    def __init__(self, file: io.BytesIO, path: Path) -> None:
-        super().__init__(file)
-        self.path = path
-
     def find_class(self, module: str, name: str) -> Any:
         """Old pickles name even sets; every other name is refused."""
         if module in ("builtins", "__builtin__") and name in ("set", "frozenset"):
-            return {"set": set, "frozenset": frozenset}[name]
-        raise ValueError(
-            f"{str(self.path)!r} asks for {module}.{name}; allowed: lists, dicts, tuples, sets, "
-            "strings and integers"
-        )
+            return super().find_class(module, name)
+        allowed = "lists, dicts, tuples, sets, strings and integers"
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}; allowed: {allowed}")
 
 
 def _plain(content: Any, path: Path) -> dict[str, dict[str, list[str]]]:

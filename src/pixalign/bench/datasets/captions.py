@@ -9,7 +9,7 @@ import os
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +63,12 @@ class Matcher:
     def __init__(self, names: Sequence[str]) -> None:
         plain = [_plain(name) for name in names]
         self.owners: dict[str, tuple[int, ...]] = {}
-        for index, words in enumerate(zip(plain, aliases_of(plain), strict=True)):
-            forms = [form for word in (words[0], *words[1]) for form in forms_of(word)]
-            for form in dict.fromkeys(map(_plain, forms)):
+        for index, (name, aliases) in enumerate(zip(plain, aliases_of(plain), strict=True)):
+            forms = [_plain(form) for word in (name, *aliases) for form in forms_of(word)]
+            for form in dict.fromkeys(forms):
                 self.owners[form] = (*self.owners.get(form, ()), index)
-        tree: dict[str, Any] = {}
-        for form in self.owners:
-            node = tree
-            for letter in form:
-                node = node.setdefault(letter, {})
-            node[""] = {}
         # Looks ahead, so that a match does not hide those that begin inside it.
-        self.pattern = re.compile(rf"(?<!\w)(?=({_branches(tree)})(?!\w))")
+        self.pattern = re.compile(rf"(?<!\w)(?=({_branches(self.owners)})(?!\w))")
 
     def __call__(self, caption: str) -> set[int]:
         """The classes that the caption names."""
@@ -94,18 +88,17 @@ def _plain(text: str) -> str:
     return " ".join(re.split(_GAP, unicodedata.normalize("NFC", text).lower().strip()))
 
 
-def _branches(node: Mapping[str, Any]) -> str:
-    """A tree of letters as a pattern that tries the longest way first and each letter once."""
+def _branches(forms: Iterable[str]) -> str:
+    """A pattern of the forms that tries the longest way first and each letter once."""
+    rests: dict[str, list[str]] = {}
+    for form in forms:
+        rests.setdefault(form[:1], []).append(form[1:])
+    may_end = "?" if rests.pop("", None) else ""
     ways = [
         (_GAP if letter == " " else re.escape(letter)) + _branches(rest)
-        for letter, rest in node.items()
-        if letter
+        for letter, rest in rests.items()
     ]
-    if not ways:
-        return ""
-    if len(ways) == 1 and "" not in node:
-        return ways[0]
-    return f"(?:{'|'.join(ways)})" + ("?" if "" in node else "")
+    return f"(?:{'|'.join(ways)}){may_end}" if ways else ""
 
 
 def _known(path: Path) -> tuple[Path, str]:

@@ -133,12 +133,12 @@ def read_classes(path: Path) -> tuple[str, ...]:
     """One class a line; blank lines, doubles and more than 253 classes are refused."""
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     classes = tuple(" ".join(line.split()) for line in lines)
-    first: dict[str, int] = {}
+    folded = [name.casefold() for name in classes]
     for number, name in enumerate(classes, 1):
         if not name:
             raise ValueError(f"line {number} of {str(path)!r} is blank; allowed: a class a line")
-        before = first.setdefault(name.casefold(), number)
-        if before != number:
+        before = 1 + folded.index(name.casefold())
+        if before < number:
             raise ValueError(
                 f"line {number} of {str(path)!r} is {name!r}, like line {before}; "
                 "allowed: different classes"
