@@ -159,8 +159,8 @@ class Evil:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (Evil(), r"asks for builtins.print; allowed: lists, dicts"),
-        ({"a": np.float32(1)}, r"asks for numpy\S*; allowed: lists"),
+        (Evil(), r"is no pickle of phrases: it asks for builtins.print; allowed: lists, dicts"),
+        ({"a": np.float32(1)}, r"is no pickle of phrases: it asks for numpy\S*; allowed: lists"),
         ({"a": b"bytes"}, "holds 'a': a bytes; allowed"),
         ({"a": {"subject": [1.5], "phrase": ["x"]}}, r"has the subject \[1.5\] of 'a'"),
         ([1], "holds a list"),

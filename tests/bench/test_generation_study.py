@@ -10,9 +10,10 @@ from PIL import Image
 from helpers import model_of
 from pixalign.backbones import wrap
 from pixalign.backbones.locations import lab_folder
-from pixalign.bench.generation_study import study, summary
-from pixalign.bench.generation_study.rows import Constant, Reversed, Shuffled, rows_for
+from pixalign.bench import generation_study as study
+from pixalign.bench.generation_study import Constant, Reversed, Shuffled, rows_for
 from pixalign.bench.scene_classifier import load_classifier
+from pixalign.bench.study_figures import format_generation, returned, summarise_generation
 from pixalign.generation import attend_excite
 from pixalign.generation.plan import GenerationRequest, GenerationSettings
 from pixalign.generation.result import Generation
@@ -63,7 +64,7 @@ def made_up(seeds=2):
 
 
 def test_figures_of_generation():
-    found = summary.summarise_generation(made_up())["lab-pairs"]
+    found = summarise_generation(made_up())["lab-pairs"]
     assert found["plain"]["recall"]["value"] == pytest.approx(100 * 8 / 12)
     assert found["elbo"]["recall"]["value"] == pytest.approx(100 * 10 / 12)
     assert found["elbo"]["recall_minus_plain"]["value"] == pytest.approx(100 * 2 / 12)
@@ -72,9 +73,14 @@ def test_figures_of_generation():
     assert found["elbo"]["cost"] == 2
     low, high = (found["elbo"]["recall_minus_plain"][end] for end in ("low", "high"))
     assert low <= 100 * 2 / 12 <= high
-    returned = summary.returned(made_up())
-    assert returned == {"asked": 12, "missing": 4, "returned": 3, "lost": 1, "redrawn": 4}
-    assert "elbo" in summary.format_generation(made_up())
+    assert returned(made_up()) == {
+        "asked": 12,
+        "missing": 4,
+        "returned": 3,
+        "lost": 1,
+        "redrawn": 4,
+    }
+    assert "elbo" in format_generation(made_up())
 
 
 def test_controls_move_the_same_weights():
@@ -98,10 +104,9 @@ def test_controls_move_the_same_weights():
 
 
 def test_rows_know_their_families(pipeline):
-    unet = [row.label for row in rows_for(wrap(pipeline("sd1")), controls=False)]
-    joint = [row.label for row in rows_for(wrap(pipeline("sd3")), controls=False)]
-    assert unet == ["plain", "attend-excite", "syngen", "elbo"]
-    assert joint == ["plain", "elbo"]
+    unet, joint = (rows_for(wrap(pipeline(name)), controls=False) for name in ("sd1", "sd3"))
+    assert list(unet) == ["plain", "attend-excite", "syngen", "elbo"]
+    assert list(joint) == ["plain", "elbo"]
 
 
 def test_the_generation_study_runs_and_goes_on(tmp_path, monkeypatch, shell):
@@ -111,7 +116,7 @@ def test_the_generation_study_runs_and_goes_on(tmp_path, monkeypatch, shell):
         code, out, err = shell("bench", "generation", *few, "--out", tmp_path)
         assert code == 0, err
         assert "lab-pairs" in out
-        monkeypatch.setattr(study, "_drawn", None)  # nothing is drawn the second time
+        monkeypatch.setattr(study, "draw_requests", None)  # nothing is drawn the second time
     result = json.loads((tmp_path / "sd1.json").read_text())
     assert list(result["sets"]["lab-pairs"]) == ["plain", "attend-excite", "syngen", "elbo"]
     assert result["sets"]["lab-pairs"]["elbo"]["clip_model"] == "lab:clip"
