@@ -14,9 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixalign.bench.datasets.captions import FORMATS, Matcher, count_captions, load_counts
+from pixalign.bench.datasets.captions import (
+    FORMATS,
+    Matcher,
+    aliases_of,
+    count_captions,
+    forms_of,
+    load_counts,
+    plurals_of,
+)
 from pixalign.bench.datasets.sample import CLASSES, class_list
-from pixalign.bench.datasets.words import aliases_of, forms_of, plurals_of
 from pixalign.core.files import write_json
 from pixalign.scenes.atlas import class_names, plurals
 

@@ -9,8 +9,8 @@ from PIL import Image
 
 import trees
 from pixalign.bench.datasets import DATASETS, check, find_datasets, open_dataset
+from pixalign.bench.datasets.layouts import colour_map
 from pixalign.bench.datasets.sample import class_list
-from pixalign.bench.datasets.voc import colour_map
 from trees import HIGH, WIDE, labels, lines, mask, photo, refused
 
 FILES = tuple(trees.BUILDERS)
