@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import tiny
-from pixalign.bench.datasets import open_dataset
+from pixalign.bench.datasets import Dataset, open_dataset
 from pixalign.bench.datasets.coco import CATEGORIES
 
 WIDE, HIGH = 16, 12
@@ -132,6 +132,11 @@ def folder(root: Path) -> Path:
 BUILDERS = {
     "voc": voc, "context": context, "coco": coco, "ade20k": ade20k, "aep": aep, "folder": folder,
 }  # fmt: skip
+
+
+def built(name: str, root: Path) -> tuple[Path, Dataset]:
+    """The miniature of a dataset: its own folder, and what opening it gives."""
+    return BUILDERS[name](root), open_dataset(name, root)
 
 
 def refused(kind: type[Exception], message: str, *opened: object, **options: object) -> None:

@@ -104,8 +104,7 @@ def format_generation(result: Mapping[str, Any]) -> str:
                 if name not in row:
                     cells += f"{'':>32}"
                     continue
-                apart = row[f"{name}_minus_plain"]
-                between = f"{apart['value']:+.2f} ({apart['low']:+.2f} to {apart['high']:+.2f})"
+                between = _spread(row[f"{name}_minus_plain"], "+.2f")
                 cells += f"{row[name]['value']:>8.2f}{between:>24}"
             lines.append(f"{cells}{row['cost']:>7.1f}")
     each = f"the first {result['prompts']} prompts of each set, {result['seeds']} pictures each"
@@ -147,16 +146,18 @@ def summarise_edits(result: Mapping[str, Any], draws: int = 1000) -> dict[str, A
     }
 
 
+def _spread(entry: Mapping[str, float], form: str) -> str:
+    """ "1.5 (1.0 to 2.0)": a value and its interval, each in that format."""
+    return f"{entry['value']:{form}} ({entry['low']:{form}} to {entry['high']:{form}})"
+
+
 def format_edits(result: Mapping[str, Any]) -> str:
     """What the edits did, by method."""
     summary = summarise_edits(result)
     lines = [f"{'':<26}" + "".join(f"{name:>24}" for name in EDIT_FIGURES)]
     for label, row in summary["rows"].items():
-        cells = [
-            f"{row[name]['value']:.1f} ({row[name]['low']:.1f} to {row[name]['high']:.1f})"
-            for name in EDIT_FIGURES
-        ]
-        lines.append(f"{label:<26}" + "".join(f"{cell:>24}" for cell in cells))
+        cells = [f"{_spread(row[name], '.1f'):>24}" for name in EDIT_FIGURES]
+        lines.append(f"{label:<26}" + "".join(cells))
     for name, figures in summary["inversions"].items():
         lines.append(f"{name}: {figures['psnr_vae']['value']:.1f} dB from the VAE's own picture")
     return "\n".join(lines)

@@ -11,14 +11,9 @@ import trees
 from pixalign.bench.datasets import DATASETS, check, find_datasets, open_dataset
 from pixalign.bench.datasets.layouts import colour_map
 from pixalign.bench.datasets.sample import class_list
-from trees import HIGH, WIDE, labels, lines, mask, photo, refused
+from trees import HIGH, WIDE, built, labels, lines, mask, photo, refused
 
 FILES = tuple(trees.BUILDERS)
-
-
-def built(name, root, **options):
-    home = trees.BUILDERS[name](root, **options)
-    return home, open_dataset(name, root)
 
 
 def unreadable(dataset, message):
