@@ -9,6 +9,7 @@ import os
 import re
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -53,17 +54,16 @@ def count_captions(
     ``column``, else in the first of `COLUMNS` that is there. None is read as a whole.
     """
     names = [phrase.name for phrase in as_phrases(classes)]
-    named, counts = Matcher(names), [0] * len(names)
+    named, counts = Matcher(names), Counter[int]()
     files = [_known(Path(p)) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if not files:
         raise ValueError("there are 0 files of captions; allowed: 1 or more")
     with Progress(0, "count captions", progress, "caption") as bar:
         for path, kind in files:
             for caption in _captions(path, kind, column):
-                for index in named(caption):
-                    counts[index] += 1
+                counts.update(named(caption))
                 bar.advance(1)
-    return dict(zip(names, counts, strict=True))
+    return {name: counts[index] for index, name in enumerate(names)}
 
 
 class Matcher:
