@@ -143,7 +143,7 @@ def run_generation_study(
     result: dict[str, Any] = asked | about
     if path.is_file():
         result = json.loads(path.read_text(encoding="utf-8"))
-        if any(result.get(name) != value for name, value in asked.items()):
+        if result | asked != result:
             raise ValueError(f"{str(path)!r} holds pictures of other settings; move it away")
     for set_name, set_prompts in texts.items():
         done = result["sets"].setdefault(set_name, {})

@@ -90,10 +90,8 @@ class _Merge(nn.Module):
 
 def load_classifier(folder: Path, device: str) -> SceneClassifier:
     """The classifier that `save_classifier` wrote, in float32."""
-    config = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
-    model = SceneClassifier(**config)
-    weights = load_file(folder / "classifier.safetensors")
-    model.load_state_dict({k: v.float() for k, v in weights.items()})
+    model = SceneClassifier(**json.loads((folder / "classifier.json").read_text("utf-8")))
+    model.load_state_dict(load_file(folder / "classifier.safetensors"))
     return model.to(device).eval()
 
 

@@ -220,9 +220,7 @@ def load_counts(path: FileName, classes: Sequence[str]) -> dict[str, int]:
     A name is looked up in any case, else as its plural or singular: public tables hold singulars
     only. The same holds for its aliases; of several words for a class the most frequent counts.
     """
-    path = Path(path)
-    table = _read_table(path)
-    plain = [_plain(name) for name in classes]
+    table, plain = _read_table(Path(path)), [_plain(name) for name in classes]
     counts, missing = {}, []
     for name, own, others in zip(classes, plain, aliases_of(plain), strict=True):
         first = [next(filter(table.__contains__, forms_of(word)), None) for word in (own, *others)]

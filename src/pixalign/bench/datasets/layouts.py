@@ -98,10 +98,8 @@ def open_context(home: Path, split: str) -> FileDataset:
     Where that list is absent, the mask files that VOC's own ImageSets/Main/SPLIT.txt names: masks
     come for train and val together.
     """
-    masks = home / "SegmentationClassContext"
-    own, main = (
-        home / "ImageSets" / folder / f"{split}.txt" for folder in ("SegmentationContext", "Main")
-    )
+    masks, lists = home / "SegmentationClassContext", home / "ImageSets"
+    own, main = lists / "SegmentationContext" / f"{split}.txt", lists / "Main" / f"{split}.txt"
     if not own.is_file() and not main.is_file():
         raise FileNotFoundError(
             f"neither list {str(own)!r} nor {str(main)!r} is there; one must say which masks are "
