@@ -139,7 +139,7 @@ def test_processes_wait_for_days(monkeypatch):
 # ---- lines ----
 
 
-@pytest.mark.parametrize("torn", ["", '{"index":1,"k', "x" * (store._BLOCK + 5)])
+@pytest.mark.parametrize("torn", ["", '{"index":1,"k', "x" * (2**16 + 5)])
 def test_only_a_torn_line_is_cut_off(torn, tmp_path):
     run = build(tmp_path, indices=range(3), total=4)
     path = run.folder / "images.0.jsonl"

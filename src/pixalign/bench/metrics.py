@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,9 +41,7 @@ class Tally:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Tally]) -> Tally:
-        """The rows of all parts, in their order."""
-        if not parts:
-            raise ValueError("there are 0 tallies to concatenate; allowed: 1 or more")
+        """The rows of all parts, one or more, in their order."""
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         return cls(*map(torch.cat, columns))
 
@@ -90,18 +87,18 @@ class Figures:
     f1: float
 
 
-def threshold_index(threshold: float) -> int:
-    """Where a threshold stands in THRESHOLDS."""
-    near = [index for index, value in enumerate(THRESHOLDS) if abs(value - threshold) <= 1e-6]
-    if not near:
-        options = f"{THRESHOLDS[0]}, {THRESHOLDS[1]}, ..., {THRESHOLDS[-1]}"
-        raise ValueError(f"threshold is {threshold!r}; allowed: {options}")
-    return near[0]
-
-
 def nearest_threshold(value: float) -> float:
     """The one of THRESHOLDS that is nearest."""
     return min(THRESHOLDS, key=lambda threshold: abs(threshold - value))
+
+
+def threshold_index(threshold: float) -> int:
+    """Where a threshold stands in THRESHOLDS."""
+    nearest = nearest_threshold(threshold)
+    if not abs(nearest - threshold) <= 1e-6:
+        options = f"{THRESHOLDS[0]}, {THRESHOLDS[1]}, ..., {THRESHOLDS[-1]}"
+        raise ValueError(f"threshold is {threshold!r}; allowed: {options}")
+    return THRESHOLDS.index(nearest)
 
 
 def tally(heatmaps: Tensor, truth: Tensor, labels: Sequence[int], image: int) -> list[Tally]:
@@ -175,12 +172,6 @@ def curve(tally: Tally, weights: Tensor | None = None) -> Curve:
     weights float64 [B, images] say how often each image counts (None: each once, B = 1). A class
     without pixels under a weighting is left out of that weighting's means.
     """
-    if weights is not None:
-        images = int(tally.image.max()) + 1 if len(tally.image) else 0
-        if weights.ndim != 2 or weights.shape[1] < images:
-            shape = tuple(weights.shape)
-            raise ValueError(f"weights are {shape}; allowed: [B, images] with images >= {images}")
-        weights = weights.double()
     shape = (1 if weights is None else len(weights), tally.hits.shape[1])
     miou, precision, recall, f1, classes = torch.zeros(5, *shape, dtype=torch.float64)
     for _, hits, claimed, true in _pooled(tally, weights):
@@ -210,16 +201,13 @@ def bootstrap_weights(images: int, draws: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(counts.reshape(draws, images)).double()
 
 
-def interval(values: Tensor, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval that holds the middle ``level`` of values [B].
+def interval(values: Tensor) -> tuple[float, float]:
+    """The percentile interval that holds the middle 95 % of values [B].
 
     NaN, a resample in which there was nothing to measure, is left out; NaN where that is all.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level!r}; allowed: between 0 and 1")
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    known = values[~values.isnan()].double()
-    low, high = known.quantile(ends).tolist() if len(known) else (math.nan, math.nan)
+    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    low, high = values.double().nanquantile(ends).tolist()
     return low, high
 
 
@@ -244,10 +232,7 @@ def equal_parts(values: Tensor, parts: int) -> Tensor:
 
     Parts differ by one member at most; of equal values the earlier stand lower.
     """
-    if parts < 1:
-        raise ValueError(f"parts are {parts!r}; allowed: 1 or more")
-    ranks = torch.empty(len(values), dtype=torch.int64)
-    ranks[values.argsort(stable=True)] = torch.arange(len(values))
+    ranks = values.argsort(stable=True).argsort()
     return ranks * parts // max(len(values), 1)
 
 
