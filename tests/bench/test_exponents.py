@@ -18,7 +18,7 @@ ELBO = torch.tensor([0.3, 0.5, 0.6])  # norm 0, 2/3, 1
 
 
 def powers(rule, elbo=ELBO, gamma=1 / 3, centred=False, seed=0):
-    return EXPONENTS[rule].make(elbo, gamma, centred, seed).double()
+    return EXPONENTS[rule](elbo, gamma, centred, seed).double()
 
 
 def test_exponents_by_hand():

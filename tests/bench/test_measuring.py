@@ -116,7 +116,9 @@ def test_attention_is_let_go_before_more_is_read(model, spec_of, tmp_path, monke
     monkeypatch.setattr(measuring, "images_at_once", lambda *arguments: 2)
     rows, _ = bench.measure(subjects_of(dataset))
     assert set(sizes) == {1, 2} or set(sizes) == {2}
-    assert sum(sizes) == 6 * len(bench.attention)  # two of the images have no classes
+    assert sum(sizes) == 6 * len(
+        {row.collecting for row in bench.rows}
+    )  # two of the images have no classes
     for own, theirs in zip(rows, expected, strict=True):
         for name, (tally,) in own.tallies.items():
             assert (tally.claimed - theirs.tallies[name][0].claimed).abs().max() <= 2, name

@@ -18,7 +18,7 @@ from bench_folder import CLASSES, folder_of
 from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
 from pixalign.bench import measuring, runner
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.measurements import measurements, union
+from pixalign.bench.measurements import Measurement, union
 from pixalign.bench.measuring import image_seed
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, tally
 from pixalign.bench.spec import load_spec
@@ -143,9 +143,9 @@ def test_shared_measurements_are_made_once(model, spec, tmp_path, monkeypatch):
     monkeypatch.setattr(model.backbone, "epsilon", scored)
     runner.run(spec, dataset, model, tmp_path / "out", show=False)
     # One class: 3 even, 5 even (of which the middle is a new noise), 3 random, 6 even; 3 kept.
-    measured = measurements(spec.rows, model)
+    measured = [Measurement.of(row, model) for row in spec.rows]
     assert len({row.collecting for row in measured}) == 4  # plain, random twice, kept
-    assert len({row.scoring for row in measured} - {None}) == 5
+    assert len({row.scoring for row in measured} - {""}) == 5
     assert seen["elbo"] == 3 + 5 + 3 + 6 + 3
     assert seen["collect"] - seen["elbo"] == 4 * 2
 

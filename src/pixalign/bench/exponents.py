@@ -6,7 +6,6 @@ Each rule gives D rows of exponents [D, N]. Controls keep the strength and chang
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import permutations
 
 import torch
@@ -16,6 +15,9 @@ from pixalign.alignment.calibrate import alignment_scores, exponents
 
 DRAWS = 5  # orders that "shuffled" tries; the summary takes their mean
 MOST_CLASSES = 6  # of which "best-order" tries all 720 orders
+
+# From elbo [N], gamma, centred and an image's seed to exponents [D, N], which are all measured.
+ExponentRule = Callable[[Tensor, float, bool, int], Tensor]
 
 
 def by_elbo(elbo: Tensor, gamma: float, centred: bool, seed: int) -> Tensor:
@@ -52,21 +54,11 @@ def every_order(elbo: Tensor, gamma: float, centred: bool, seed: int) -> Tensor:
     return torch.stack([powers[list(order)] for order in permutations(range(len(powers)))])
 
 
-@dataclass(frozen=True)
-class ExponentRule:
-    """From elbo [N], gamma, centred and an image's seed to exponents [D, N].
-
-    All D are measured; ``supervised`` keeps the one that suits the truth best.
-    """
-
-    make: Callable[[Tensor, float, bool, int], Tensor]
-    supervised: bool = False
-
-
 EXPONENTS: dict[str, ExponentRule] = {
-    "elbo": ExponentRule(by_elbo),
-    "shuffled": ExponentRule(shuffled),
-    "reversed": ExponentRule(reversed_order),
-    "inverted": ExponentRule(inverted),
-    "best-order": ExponentRule(every_order, supervised=True),
+    "elbo": by_elbo,
+    "shuffled": shuffled,
+    "reversed": reversed_order,
+    "inverted": inverted,
+    "best-order": every_order,
 }
+SUPERVISED = ("best-order",)  # of the D, the one that suits the truth best is kept

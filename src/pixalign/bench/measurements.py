@@ -38,53 +38,66 @@ _SCORING = (
 class Measurement:
     """A row on a model: its resolved config, and the names of what it reads.
 
-    ``collecting`` is the name of the attention, ``scoring`` that of the losses; None reads none.
+    ``collecting`` is the name of the attention, ``scoring`` that of the losses; "" reads none.
     Methods that are not separable read attention themselves.
     """
 
     row: SpecRow
     config: AlignConfig
-    collecting: str | None
-    scoring: str | None
+    collecting: str
+    scoring: str
+
+    @classmethod
+    def of(cls, row: SpecRow, model: AlignmentModel) -> Measurement:
+        """A row on a model."""
+        config: AlignConfig = model.resolve(row.config)
+        if row.scores is not None:  # centred, a score that all classes share does nothing
+            config = dataclasses.replace(config, centred=False)
+        attention = _collecting_name(config) if METHODS[row.method].separable else ""
+        losses = _scoring_name(config) if config.calibrated and row.scores is None else ""
+        return cls(row, config, attention, losses)
 
     @property
     def name(self) -> str:
         """The row's."""
         return self.row.name
 
+    @property
+    def gamma(self) -> float:
+        """That of the config, which is resolved."""
+        assert self.config.gamma is not None
+        return self.config.gamma
+
     def elbo(self, losses: Tensor, steps: Steps, objective: str) -> Tensor:
-        """float64 [N]: the weighted mean of losses [N, T] at those timesteps."""
-        weights = steps.weights(self.config.elbo_weighting, objective)
-        visited = _visited(losses, weights, self.config)
-        return weighted_elbo(losses[:, visited], weights[visited] / weights[visited].sum())
+        """float64 [N]: the weighted mean of losses [N, T] at those timesteps.
+
+        With a tolerance, of those among them that an ELBO with it would have visited.
+        """
+        config, weights = self.config, steps.weights(self.config.elbo_weighting, objective)
+        if config.elbo_tolerance is not None:
+            seen: list[int] = []
+            for stage in stages(len(steps), config.elbo_stage):
+                seen += stage
+                known = losses[:, seen], weights[seen]
+                if (
+                    expected_change(*known, self.gamma, bool(config.centred))
+                    < config.elbo_tolerance
+                ):
+                    break
+            losses, weights = losses[:, sorted(seen)], weights[sorted(seen)]
+        return weighted_elbo(losses, weights / weights.sum())
 
     def scores(self, elbo: Tensor | None, count: int) -> Tensor:
         """The alignment scores S [N] of a row, from its ELBO [N] if it reads one."""
-        if self.row.scores is not None or elbo is None:
-            return torch.full((count,), 1.0 if self.row.scores is None else self.row.scores)
-        assert self.config.gamma is not None
-        return alignment_scores(elbo, self.config.gamma)
+        if elbo is None:
+            return torch.full((count,), self.row.scores or 1.0)
+        return alignment_scores(elbo, self.gamma)
 
     def exponents(self, elbo: Tensor | None, count: int, seed: int) -> Tensor:
         """The powers [D, N] of a separable method's maps, by the row's rule."""
         if elbo is None:
             return exponents(self.scores(elbo, count))[None]
-        assert self.config.gamma is not None
-        rule = EXPONENTS[self.row.exponents]
-        return rule.make(elbo, self.config.gamma, bool(self.config.centred), seed)
-
-
-def measurements(rows: Sequence[SpecRow], model: AlignmentModel) -> list[Measurement]:
-    """The rows on a model."""
-    made = []
-    for row in rows:
-        config = model.resolve(row.config)
-        if row.scores is not None:  # centred, a score that all classes share does nothing
-            config = dataclasses.replace(config, centred=False)
-        attention = _collecting_name(config) if METHODS[row.method].separable else None
-        losses = _scoring_name(config) if config.calibrated and row.scores is None else None
-        made.append(Measurement(row, config, attention, losses))
-    return made
+        return EXPONENTS[self.row.exponents](elbo, self.gamma, bool(self.config.centred), seed)
 
 
 def _name(config: AlignConfig, fields: Sequence[str], *further: Any) -> str:
@@ -107,37 +120,18 @@ def _scoring_name(config: AlignConfig) -> str:
     return _name(config, _SCORING, before)
 
 
-def _visited(losses: Tensor, weights: Tensor, config: AlignConfig) -> list[int]:
-    """The timesteps that an ELBO with a tolerance would have visited; else all."""
-    count = losses.shape[1]
-    if config.elbo_tolerance is None:
-        return list(range(count))
-    assert config.gamma is not None
-    seen: list[int] = []
-    for stage in stages(count, config.elbo_stage):
-        seen += stage
-        change = expected_change(losses[:, seen], weights[seen], config.gamma, bool(config.centred))
-        if change < config.elbo_tolerance:
-            break
-    return sorted(seen)
-
-
-def union(timesteps: Mapping[str, NoisedTimesteps]) -> tuple[NoisedTimesteps, dict[str, Tensor]]:
+def union(
+    timesteps: Mapping[str, NoisedTimesteps | None],
+) -> tuple[NoisedTimesteps, dict[str, Tensor]]:
     """Every distinct (timestep, noise) once, and at which indices each name finds its own."""
-    known: dict[tuple[float, bytes], int] = {}
-    kept: list[NoisedTimesteps] = []
-    indices: dict[str, Tensor] = {}
-    for name, noised in timesteps.items():
-        own = []
-        for index, time in enumerate(noised.steps.time.tolist()):
-            noise = noised.noise[index].cpu().contiguous().numpy().tobytes()
-            key = (time, hashlib.blake2b(noise, digest_size=16).digest())
-            if key not in known:
-                known[key] = len(kept)
-                kept.append(noised.at([index]))
-            own.append(known[key])
-        indices[name] = torch.tensor(own)
-    return NoisedTimesteps.concatenate(kept), indices
+    known = {name: noised for name, noised in timesteps.items() if noised}
+    every = NoisedTimesteps.concatenate(list(known.values()))
+    noises = [hashlib.blake2b(noise.tobytes()).digest() for noise in every.noise.cpu().numpy()]
+    keys = list(zip(every.steps.time.tolist(), noises, strict=True))
+    distinct = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+    indices = torch.tensor([distinct[key] for key in keys])
+    own = torch.split(indices, [len(noised.steps) for noised in known.values()])
+    return every.at([keys.index(key) for key in distinct]), dict(zip(known, own, strict=True))
 
 
 def of_one_length(timesteps: Sequence[NoisedTimesteps]) -> list[NoisedTimesteps]:

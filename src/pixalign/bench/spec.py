@@ -30,7 +30,7 @@ from pydantic import (
 
 from pixalign.backbones.locations import EMBEDDED, EMBEDDED_NAME
 from pixalign.bench.datasets import DATASETS
-from pixalign.bench.exponents import EXPONENTS
+from pixalign.bench.exponents import EXPONENTS, SUPERVISED
 from pixalign.bench.fields import naming, read_fields
 from pixalign.config import FALLBACK, PRESETS, AlignConfig
 from pixalign.core.checks import check_choice
@@ -149,7 +149,7 @@ class SpecRow(BaseModel, frozen=True):
     @property
     def supervised(self) -> bool:
         """Whether it reads the true masks."""
-        return METHODS[self.method].supervised or EXPONENTS[self.exponents].supervised
+        return METHODS[self.method].supervised or self.exponents in SUPERVISED
 
     def record(self) -> dict[str, Any]:
         """What determines its results, but for the config; usual values are left out."""
