@@ -109,29 +109,19 @@ def test_processes_of_one_launch_share_a_run(model, small, tmp_path):
     """The first holds the lock for all; the others would not get it."""
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
 
-    class State:
-        def wait_for_everyone(self):
-            pass
+    class Second(runner.OneProcess):
+        process_index, num_processes, is_main_process = 1, 2, False
 
     with writing(tmp_path / "small--folder--StableDiffusionPipeline"):
-        mine = runner.Processes(1, 2, State())
-        run = runner.run(
-            small, dataset, model, tmp_path, processes=mine, show=False
-        )  # its own part: no chunk
-    assert run.done() == set()
+        run = runner.run(small, dataset, model, tmp_path, process=Second(), show=False)
+    assert run.done() == set()  # its own part has no chunk
 
 
 def test_processes_wait_for_days(monkeypatch):
     asked = {}
 
-    class State:
-        process_index, num_processes = 0, 1
-
-        def __init__(self, **options):
-            asked.update(options)
-
-    monkeypatch.setattr(accelerate, "PartialState", State)
-    runner.Processes.here(cpu=True)
+    monkeypatch.setattr(accelerate, "PartialState", lambda **options: asked.update(options))
+    runner.launched_process(cpu=True)
     assert asked["cpu"] is True
     assert asked["timeout"].days >= 7
 
