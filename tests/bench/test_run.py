@@ -245,6 +245,8 @@ def test_other_settings_do_not_mix(model, small, tmp_path):
     other = dataclasses.replace(dataset, masks_from="SegmentationClassAug")
     with pytest.raises(ValueError, match='masks was "masks", is "SegmentationClassAug"'):
         runner.run(small, other, model, tmp_path, show=False)
+    with pytest.raises(ValueError, match="1 classes have no count, 'dog' first; give --counts"):
+        runner.run(small, dataset, model, tmp_path, counts=dict.fromkeys(CLASSES[1:], 1))
     path = tmp_path / "small.yaml"
     path.write_text(path.read_text().replace("elbo_steps: 3", "elbo_steps: 4"))
     with pytest.raises(ValueError, match=r"another run: digest was"):
