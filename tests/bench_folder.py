@@ -30,6 +30,8 @@ rows:
     set: {elbo_steps: 3, collect_steps: 2, centred: true, elbo_weighting: likelihood}
   - name: random
     set: {elbo_steps: 3, elbo_strategy: random, collect_steps: 2, collect_strategy: random}
+  - name: random collecting
+    set: {elbo_steps: 3, collect_steps: 2, collect_strategy: random}
   - name: random uncalibrated
     method: attention
     set: {collect_steps: 2, collect_strategy: random}

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 import pixalign as pa
 from bench_folder import CLASSES, folder_of
-from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
-from pixalign.bench import measuring, runner
+from pixalign.bench import runner
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.measurements import Measurement, union
+from pixalign.bench.measurements import Measurement
 from pixalign.bench.measuring import image_seed
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, tally
 from pixalign.bench.spec import load_spec
@@ -126,7 +125,6 @@ def test_an_image_without_classes_is_all_background(model, small, tmp_path):
 
 
 def test_shared_measurements_are_made_once(model, spec, tmp_path, monkeypatch):
-    """Passes: 8 and 2 x 2 for maps of 3 kinds ... and the union of the ELBO's timesteps."""
     dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
     seen = {"elbo": 0, "collect": 0}
     epsilon, predict = model.backbone.epsilon, model.backbone.predict
@@ -142,59 +140,12 @@ def test_shared_measurements_are_made_once(model, spec, tmp_path, monkeypatch):
     monkeypatch.setattr(model.backbone, "predict", counted)
     monkeypatch.setattr(model.backbone, "epsilon", scored)
     runner.run(spec, dataset, model, tmp_path / "out", show=False)
-    # One class: 3 even, 5 even (of which the middle is a new noise), 3 random, 6 even; 3 kept.
+    # One class: 3 even, 5 even, 3 random, 6 even; 3 kept.
     measured = [Measurement.of(row, model) for row in spec.rows]
     assert len({row.collecting for row in measured}) == 4  # plain, random twice, kept
     assert len({row.scoring for row in measured} - {""}) == 5
     assert seen["elbo"] == 3 + 5 + 3 + 6 + 3
     assert seen["collect"] - seen["elbo"] == 4 * 2
-
-
-def test_the_union_of_visits_has_nothing_twice(model):
-    latents = torch.zeros(1, 4, 8, 8)
-
-    def visit(**settings):
-        config = pa.AlignConfig(collect_steps=2, **settings).resolved()
-        return plan_timesteps(
-            model.backbone.schedule, latents, config, torch.Generator().manual_seed(3)
-        )[1]
-
-    first = visit(elbo_timesteps=(10, 20, 30))
-    longer = visit(elbo_timesteps=(10, 20, 40, 30))
-    whole, places = union({"a": first, "b": longer, "c": first})
-    assert len(whole.steps) == 5  # 10 and 20 are shared; 30 comes with two noises, 40 with one
-    for name, own in {"a": first, "b": longer, "c": first}.items():
-        again = whole.at(places[name].tolist())
-        assert torch.equal(again.noise, own.noise)
-        assert torch.equal(again.steps.time, own.steps.time)
-    assert isinstance(whole, NoisedTimesteps)
-
-
-def test_timesteps_that_coincide_in_one_image_only(model, spec_of, tmp_path, monkeypatch):
-    """Unions of different lengths run together, and each image is as if alone."""
-    spec = spec_of("""
-  - name: plain
-    set: {elbo_steps: 12, elbo_strategy: random, collect_steps: 2}
-  - name: more
-    set: {elbo_steps: 12, collect_steps: 2}
-""")
-    schedule = model.backbone.schedule
-    at, lengths = type(schedule).at_positions, set()
-    monkeypatch.setattr(  # twelve timesteps in all, so that random ones coincide with even ones
-        type(schedule), "at_positions", lambda self, p: at(self, ((p * 12).floor() + 0.5) / 12)
-    )
-    whole = measuring.of_one_length
-    monkeypatch.setattr(
-        measuring, "of_one_length", lambda v: lengths.update(len(x.steps) for x in v) or whole(v)
-    )
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 8))
-    run = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
-    images = list(run.images())
-    assert len(lengths) > 1
-    for index in (1, 3, 6):
-        for row in spec.rows:
-            theirs = expected(model, dataset[index], index, row.config)
-            assert torch.equal(images[index].tallies[row.name][0].claimed, theirs.claimed)
 
 
 # ---- stopping and going on ----

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from pixalign.alignment.adaptive import expected_change, stages
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
-from pixalign.alignment.plan import NoisedTimesteps
 from pixalign.bench.exponents import EXPONENTS
 from pixalign.bench.spec import SpecRow
 from pixalign.config import AlignConfig
@@ -115,32 +114,6 @@ def _collecting_name(config: AlignConfig) -> str:
 
 def _scoring_name(config: AlignConfig) -> str:
     """The ELBO's noise is drawn after that of collecting, and its random timesteps last."""
-    random = "random" in (config.collect_strategy, config.elbo_strategy)
+    random = config.elbo_strategy == "random"
     before = _collecting_name(config) if random else config.collect_count
     return _name(config, _SCORING, before)
-
-
-def union(
-    timesteps: Mapping[str, NoisedTimesteps | None],
-) -> tuple[NoisedTimesteps, dict[str, Tensor]]:
-    """Every distinct (timestep, noise) once, and at which indices each name finds its own."""
-    known = {name: noised for name, noised in timesteps.items() if noised}
-    every = NoisedTimesteps.concatenate(list(known.values()))
-    noises = [hashlib.blake2b(noise.tobytes()).digest() for noise in every.noise.cpu().numpy()]
-    keys = list(zip(every.steps.time.tolist(), noises, strict=True))
-    distinct = {key: index for index, key in enumerate(dict.fromkeys(keys))}
-    indices = torch.tensor([distinct[key] for key in keys])
-    own = torch.split(indices, [len(noised.steps) for noised in known.values()])
-    return every.at([keys.index(key) for key in distinct]), dict(zip(known, own, strict=True))
-
-
-def of_one_length(timesteps: Sequence[NoisedTimesteps]) -> list[NoisedTimesteps]:
-    """The images' timesteps, shorter ones with their last repeated, so that images run together.
-
-    Where timesteps are random, one image's may coincide and another's not.
-    """
-    longest = max(len(noised.steps) for noised in timesteps)
-    return [
-        noised.at([min(index, len(noised.steps) - 1) for index in range(longest)])
-        for noised in timesteps
-    ]

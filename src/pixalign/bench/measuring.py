@@ -21,7 +21,7 @@ from pixalign.attention.layers import combine_layers
 from pixalign.backbones import Backbone
 from pixalign.bench.clock import Clock
 from pixalign.bench.datasets import Sample
-from pixalign.bench.measurements import Measurement, of_one_length, union
+from pixalign.bench.measurements import Measurement
 from pixalign.bench.metrics import IGNORE, Tally, nearest_threshold, tally
 from pixalign.bench.spec import SpecRow
 from pixalign.bench.store import ImageRow
@@ -167,7 +167,10 @@ class Bench:
             for alike in _grouped(pairs, lambda pair: pair[1].latents.shape):
                 latents = torch.cat([encoded.latents for _, encoded in alike])
                 group = [subject for subject, _ in alike]
-                self._score(group, latents, [row for row in here if row.scoring])
+                for readers in _grouped(
+                    [row for row in here if row.scoring], lambda row: row.scoring
+                ):
+                    self._score(group, latents, readers)
                 for readers in _grouped(here, lambda row: row.collecting):
                     if readers[0].collecting:
                         yield from self._by_attention(group, latents, readers)
@@ -175,31 +178,21 @@ class Bench:
                         yield from self._by_methods(alike, readers)
 
     def _score(
-        self, group: Sequence[Subject], latents: Tensor, rows: Sequence[Measurement]
+        self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
     ) -> None:
-        """Losses at the union of all timesteps; a row is charged the part that it reads."""
-        for same in _grouped(rows, lambda row: (row.config.template, row.config.elbo_text)):
-            config = same[0].config
-            plans = [plan_prompts(self.backbone, x.phrases, None, config) for x in group]
-            configs = {row.scoring: row.config for row in same}
-            joint = [
-                union({n: x.timesteps(self.backbone, latents, c)[1] for n, c in configs.items()})
-                for x in group
-            ]
-            even = of_one_length([together for together, _ in joint])
-            every = len(even[0].steps) * len(group)
-            parts = {name: sum(len(own[name]) for _, own in joint) / every for name in configs}
-            with self.clock.charged({row.name: parts[row.scoring] for row in same}):
-                measured = class_losses(
-                    self.backbone, latents, plans, even, self.model.batch_size, self.quiet
-                )
-            for subject, (together, own), losses in zip(group, joint, measured, strict=True):
-                with subject.naming():
-                    check_finite(losses, "losses", self.backbone.dtype)
-                subject.losses |= {name: losses[:, indices] for name, indices in own.items()}
-                for row in same:
-                    known, steps = subject.losses[row.scoring], together.steps[own[row.scoring]]
-                    subject.elbos[row.name] = row.elbo(known, steps, self.backbone.objective)
+        """The losses that some rows read, and each row's ELBO of them."""
+        backbone, config, batch_size = self.backbone, readers[0].config, self.model.batch_size
+        with self.clock.charged({row.name: 1.0 for row in readers}):
+            plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
+            planned = [subject.timesteps(backbone, latents, config)[1] for subject in group]
+            noised = [timesteps for timesteps in planned if timesteps is not None]
+            measured = class_losses(backbone, latents, plans, noised, batch_size, self.quiet)
+        for subject, timesteps, losses in zip(group, noised, measured, strict=True):
+            with subject.naming():
+                check_finite(losses, "losses", backbone.dtype)
+            subject.losses[readers[0].scoring] = losses
+            for row in readers:
+                subject.elbos[row.name] = row.elbo(losses, timesteps.steps, backbone.objective)
 
     def _by_attention(
         self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
