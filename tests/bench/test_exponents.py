@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench_folder import folder_of
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.exponents import DRAWS, EXPONENTS
+from pixalign.bench.exponents import DRAWS, EXPONENTS, exponents_by
 from pixalign.bench.measuring import Bench, Subject
 from pixalign.bench.metrics import nearest_threshold
 
@@ -18,7 +18,7 @@ ELBO = torch.tensor([0.3, 0.5, 0.6])  # norm 0, 2/3, 1
 
 
 def powers(rule, elbo=ELBO, gamma=1 / 3, centred=False, seed=0):
-    return EXPONENTS[rule](elbo, gamma, centred, seed).double()
+    return exponents_by(rule, elbo, gamma, centred, seed).double()
 
 
 def test_exponents_by_hand():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pixalign.alignment.adaptive import expected_change, stages
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
-from pixalign.bench.exponents import EXPONENTS
+from pixalign.bench.exponents import exponents_by
 from pixalign.bench.spec import SpecRow
 from pixalign.config import AlignConfig
 from pixalign.core.protocols import AlignmentModel
@@ -96,7 +96,8 @@ class Measurement:
         """The powers [D, N] of a separable method's maps, by the row's rule."""
         if elbo is None:
             return exponents(self.scores(elbo, count))[None]
-        return EXPONENTS[self.row.exponents](elbo, self.gamma, bool(self.config.centred), seed)
+        rule, centred = self.row.exponents, bool(self.config.centred)
+        return exponents_by(rule, elbo, self.gamma, centred, seed)
 
 
 def _name(config: AlignConfig, fields: Sequence[str], *further: Any) -> str:

@@ -18,8 +18,6 @@ from pixalign.core.checks import check_choice
 THRESHOLDS: tuple[float, ...] = tuple(step / 100 for step in range(1, 100))
 IGNORE = 255  # the label of pixels that are not counted anywhere
 
-# What a pixel's true label is, seen from the class with its highest heatmap.
-_OTHER, _HIT, _BACKGROUND, _IGNORED = range(4)
 # A divisor instead of 0: every numerator is 0 there.
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -115,17 +113,21 @@ def tally(heatmaps: Tensor, truth: Tensor, labels: Sequence[int], image: int) ->
     values, best = heatmaps.float().flatten(2).max(1)
     if values.isnan().any():
         raise ValueError(f"the heatmaps of image {image} hold NaN")
+    counted = known != IGNORE
+    known, values, best = known[counted], values[:, counted], best[:, counted]
     thresholds = torch.tensor(THRESHOLDS, dtype=torch.float32, device=values.device)
     reached = torch.bucketize(values, thresholds, right=True)
-    kind = (best + 1 == known) * _HIT + ((known == 0) * _BACKGROUND + (known == IGNORE) * _IGNORED)
+    kind = (best + 1 == known) + 2 * (known == 0)  # 1 is a hit, 2 background, 0 another class
     variant = torch.arange(variants, device=values.device)[:, None]
-    index = ((variant * classes + best) * 4 + kind) * (steps + 1) + reached
-    counts = torch.bincount(index.flatten(), minlength=variants * classes * 4 * (steps + 1))
-    counts = counts.cpu().view(variants, classes, 4, steps + 1)
-    true = torch.bincount(known, minlength=IGNORE + 1)[: classes + 1].cpu()
-    hits, claimed = _at_thresholds(counts)
-    images = torch.full((classes + 1,), image)
-    numbers = torch.tensor([0, *labels])
+    index = ((variant * classes + best) * 3 + kind) * (steps + 1) + reached
+    counts = torch.bincount(index.flatten(), minlength=variants * classes * 3 * (steps + 1))
+    counts = counts.cpu().view(variants, classes, 3, steps + 1)
+    all_kinds, (_, right, background) = counts.sum(2), counts.unbind(2)
+    above = [part.flip(-1).cumsum(-1).flip(-1)[..., 1:] for part in (right, all_kinds)]
+    below = [part.sum(1, keepdim=True).cumsum(-1)[..., :-1] for part in (background, all_kinds)]
+    hits, claimed = (torch.cat(parts, 1) for parts in zip(below, above, strict=True))
+    true = torch.bincount(known, minlength=classes + 1).cpu()
+    images, numbers = torch.full((classes + 1,), image), torch.tensor([0, *labels])
     return [Tally(images, numbers, true, *pair) for pair in zip(hits, claimed, strict=True)]
 
 
@@ -143,15 +145,6 @@ def _check(heatmaps: Tensor, truth: Tensor, labels: Sequence[int]) -> None:
     odd = pixels[((pixels < 0) | (pixels > len(labels))) & (pixels != IGNORE)]
     if len(odd):
         check_choice("a pixel of truth", int(odd[0]), (*range(len(labels) + 1), IGNORE))
-
-
-def _at_thresholds(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """hits and claimed [V, N + 1, T] of counts [V, N, 4, T + 1] by kind and thresholds reached."""
-    hits, known = counts[:, :, _HIT], counts[:, :, :_IGNORED].sum(2)
-    background = counts[:, :, _BACKGROUND].sum(1, keepdim=True)
-    foreground = [part.flip(-1).cumsum(-1).flip(-1)[..., 1:] for part in (hits, known)]
-    below = [part.cumsum(-1)[..., :-1] for part in (background, known.sum(1, keepdim=True))]
-    return torch.cat([below[0], foreground[0]], 1), torch.cat([below[1], foreground[1]], 1)
 
 
 def _pooled(tally: Tally, weights: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -74,7 +75,7 @@ def run(
         check_counts(dataset.classes, known)
     asked = {"limit": limit, "seed": seed, "counts": None if known is None else dict(known)}
     header = _header(spec, dataset, bench) | asked
-    folder = out / f"{spec.name}--{dataset.name}--{folder_name(header['model']['name'])}"
+    folder = out / f"{spec.name}--{dataset.name}--{header['model']['name']}"
     with writing(folder) if ours.is_main_process else nullcontext():  # the first does so for all
         if ours.is_main_process:
             Run.start(folder, header)
@@ -111,13 +112,9 @@ def _fill(
             progress.advance(len(chunk))
 
 
-def folder_name(text: str) -> str:
-    """A text as part of a folder's name."""
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text).strip("-") or "model"
-
-
 def _header(spec: Spec, dataset: Dataset, bench: Bench) -> dict[str, Any]:
     backbone, model = bench.backbone, bench.model
+    plain = re.sub(r"[^\w.-]", "-", Path(model.name).name).strip("-")
     run = [row.name for row in bench.rows]
     return {
         "spec": spec.name,
@@ -130,7 +127,7 @@ def _header(spec: Spec, dataset: Dataset, bench: Bench) -> dict[str, Any]:
         "pictures": dataset.digest(),
         "classes": list(dataset.classes),
         "model": {
-            "name": paper_model_name(model.name) or folder_name(Path(model.name).name),
+            "name": paper_model_name(model.name) or plain or "model",
             "id": model.name,
             "family": backbone.family,
             "objective": backbone.objective,
@@ -151,10 +148,11 @@ def _header(spec: Spec, dataset: Dataset, bench: Bench) -> dict[str, Any]:
 
 def git_hash() -> str | None:
     """The commit of the checkout that this package is run from, or None outside of one."""
-    here = Path(__file__).parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        said = subprocess.run(
+            [*command, "--abbrev=12"], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip() or None

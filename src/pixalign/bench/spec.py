@@ -306,11 +306,10 @@ def paper_model_name(model: str | Path | None) -> str | None:
     """
     if model is None or str(model) in (EMBEDDED_NAME, str(EMBEDDED)):
         return "embedded"
-    parts = Path(model).parts
-    last = parts[-1] if parts else ""
-    if len(parts) > 2 and parts[-2] == "snapshots":
-        last = parts[-3].rsplit("--", 1)[-1]
+    path = Path(model)
+    in_cache = path.parent.name == "snapshots"
+    own = path.parents[1].name.rsplit("--", 1)[-1] if in_cache else path.name
     for name, hub_id in MODELS.items():
-        if last.lower() in (name.lower(), hub_id.split("/")[1].lower()):
+        if own.lower() in (name.lower(), hub_id.split("/")[1].lower()):
             return name
     return None
