@@ -17,8 +17,7 @@ import pixalign as pa
 from bench_folder import CLASSES, folder_of
 from pixalign.bench import runner
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.measurements import Measurement
-from pixalign.bench.measuring import image_seed
+from pixalign.bench.measuring import Measurement, image_seed
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, tally
 from pixalign.bench.spec import load_spec
 from pixalign.bench.store import IMAGES, ImageRow, Run, find_runs

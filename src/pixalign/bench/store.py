@@ -108,8 +108,6 @@ class Run:
     def open(cls, folder: Path) -> Run:
         """A run that is there, finished or not."""
         path = folder / HEADER
-        if not path.is_file():
-            raise FileNotFoundError(f"{str(folder)!r} holds no {HEADER}; allowed: a run's folder")
         try:
             header = json.loads(path.read_text(encoding="utf-8"))
             number = header["format"]
