@@ -75,9 +75,10 @@ class Measurement:
         config: AlignConfig = model.resolve(row.config)
         if row.scores is not None:  # centred, a score that all classes share does nothing
             config = dataclasses.replace(config, centred=False)
-        attention = _collecting_name(config) if METHODS[row.method].separable else ""
-        losses = _scoring_name(config) if config.calibrated and row.scores is None else ""
-        return cls(row, config, attention, losses)
+        collecting, scoring = _names(config)
+        scored = config.calibrated and row.scores is None
+        shared = METHODS[row.method].separable
+        return cls(row, config, collecting if shared else "", scoring if scored else "")
 
     @property
     def name(self) -> str:
@@ -100,11 +101,8 @@ class Measurement:
             seen: list[int] = []
             for stage in stages(len(steps), config.elbo_stage):
                 seen += stage
-                known = losses[:, seen], weights[seen]
-                if (
-                    expected_change(*known, self.gamma, bool(config.centred))
-                    < config.elbo_tolerance
-                ):
+                known, centred = (losses[:, seen], weights[seen]), bool(config.centred)
+                if expected_change(*known, self.gamma, centred) < config.elbo_tolerance:
                     break
             losses, weights = losses[:, sorted(seen)], weights[sorted(seen)]
         return weighted_elbo(losses, weights / weights.sum())
@@ -123,24 +121,22 @@ class Measurement:
         return exponents_by(rule, elbo, self.gamma, centred, seed)
 
 
-def _name(config: AlignConfig, fields: Sequence[str], *further: Any) -> str:
-    """A short name that equal settings share."""
+def _names(config: AlignConfig) -> tuple[str, str]:
+    """Short names of the attention and of the losses, which equal settings share.
+
+    Noise is drawn first, collecting's and then the ELBO's; random timesteps after it, in that
+    order.
+    """
     values = config.to_dict()
-    text = json.dumps([*(values[field] for field in fields), *further])
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
+    def name(fields: Sequence[str], drawn_before: str | int) -> str:
+        text = json.dumps([*(values[field] for field in fields), drawn_before])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-def _collecting_name(config: AlignConfig) -> str:
-    """Random timesteps are drawn after all noise, that of the ELBO among it."""
-    drawn = config.collect_strategy == "random" and config.calibrated
-    return _name(config, _COLLECTING, config.elbo_count if drawn else 0)
-
-
-def _scoring_name(config: AlignConfig) -> str:
-    """The ELBO's noise is drawn after that of collecting, and its random timesteps last."""
+    late = config.collect_strategy == "random" and config.calibrated
+    collecting = name(_COLLECTING, config.elbo_count if late else 0)
     random = config.elbo_strategy == "random"
-    before = _collecting_name(config) if random else config.collect_count
-    return _name(config, _SCORING, before)
+    return collecting, name(_SCORING, collecting if random else config.collect_count)
 
 
 def image_seed(seed: int, key: str) -> int:
