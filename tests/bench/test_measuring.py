@@ -151,37 +151,33 @@ def test_noise_does_not_depend_on_the_place(model, spec_of, tmp_path):
 # ---- what goes wrong ----
 
 
-def with_nan(real):
-    def broken(*arguments):
-        found = real(*arguments)
-        found[-1].cross[0][0, 0, 0] = torch.nan
-        return found
-
-    return broken
-
-
 def test_nan_is_told_with_the_image(model, spec_of, tmp_path, monkeypatch):
     spec = spec_of("  - {name: plain, method: daam}\n  - {name: ours}\n")
     bench, dataset = Bench(spec.rows, model), dataset_of(tmp_path, 3)
     text = "hold NaN in torch.float64; load the model with dtype='float32' or 'bfloat16'"
-    with monkeypatch.context() as patch:
-        patch.setattr(measuring, "attention_maps", with_nan(measuring.attention_maps))
-        with pytest.raises(FloatingPointError, match=f"^image '002': attention maps {text}"):
-            bench.measure(subjects_of(dataset))
-    with monkeypatch.context() as patch:
-        losses = measuring.class_losses
-        patch.setattr(
-            measuring, "class_losses", lambda *a: [one * float("nan") for one in losses(*a)]
-        )
-        with pytest.raises(FloatingPointError, match=f"^image '001': losses {text}"):
-            bench.measure(subjects_of(dataset))
-    with monkeypatch.context() as patch:
-        find = Daam.find
-        patch.setattr(
-            Daam, "find", lambda *a: dataclasses.replace(f := find(*a), cross=f.cross * torch.nan)
-        )
-        with pytest.raises(FloatingPointError, match=f"^image '001': attention maps {text}"):
-            bench.measure(subjects_of(dataset))
+    maps, losses, find = measuring.attention_maps, measuring.class_losses, Daam.find
+
+    def bad_maps(*arguments):
+        found = maps(*arguments)
+        found[-1].cross[0][0, 0, 0] = torch.nan
+        return found
+
+    def bad_losses(*arguments):
+        return [one * torch.nan for one in losses(*arguments)]
+
+    def bad_find(*arguments):
+        found = find(*arguments)
+        return dataclasses.replace(found, cross=found.cross * torch.nan)
+
+    for where, name, bad, said in (
+        (measuring, "attention_maps", bad_maps, "'002': attention maps"),
+        (measuring, "class_losses", bad_losses, "'001': losses"),
+        (Daam, "find", bad_find, "'001': attention maps"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, bad)
+            with pytest.raises(FloatingPointError, match=f"^image {said} {text}"):
+                bench.measure(subjects_of(dataset))
 
 
 def test_options_are_checked_before_the_first_image(model, spec_of, tmp_path, monkeypatch):

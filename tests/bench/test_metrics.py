@@ -98,8 +98,8 @@ def random_images(count, seed=0, size=(6, 7), classes=5):
 
 
 def same(first, second):
-    for name in NAMES:
-        assert torch.equal(getattr(first, name), getattr(second, name))
+    for name, values in vars(first).items():
+        assert torch.equal(values, getattr(second, name)), name
 
 
 def at(found, index):
@@ -238,9 +238,7 @@ def test_variants_at_once_are_variants_one_at_a_time():
     together = tally(heatmaps, truth, [2, 9, 4], 1)
     assert len(together) == 5
     for variant, found in zip(heatmaps, together, strict=True):
-        (alone,) = tally(variant[None], truth, [2, 9, 4], 1)
-        for name, part in vars(alone).items():
-            assert torch.equal(part, getattr(found, name)), name
+        same(*tally(variant[None], truth, [2, 9, 4], 1), found)
     assert not torch.equal(together[0].hits, together[1].hits)
 
 
@@ -248,9 +246,7 @@ def test_variants_at_once_are_variants_one_at_a_time():
 def test_other_precisions_compare_as_float32(dtype):
     maps = torch.tensor([THRESHOLDS, THRESHOLDS[::-1]], dtype=dtype)[None, :, None]
     truth = torch.randint(0, 3, (1, 99), generator=torch.Generator().manual_seed(0))
-    (found,), (single,) = (tally(part, truth, [1, 2], 0) for part in (maps, maps.float()))
-    assert torch.equal(found.claimed, single.claimed)
-    assert torch.equal(found.hits, single.hits)
+    same(*tally(maps, truth, [1, 2], 0), *tally(maps.float(), truth, [1, 2], 0))
 
 
 @pytest.mark.parametrize(

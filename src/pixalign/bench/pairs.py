@@ -64,10 +64,9 @@ def _interval(a: np.ndarray, b: np.ndarray, often: np.ndarray) -> list[float]:
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
     """The correlation of ranks; ties share their mean rank; 0 where either is constant."""
-    ranks = [_ranks(values) for values in (a, b)]
-    centred = [rank - rank.mean() for rank in ranks] if len(a) else ranks
-    scale = np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum())
-    return float((centred[0] * centred[1]).sum() / scale) if scale > 0 else 0.0
+    first, second = (_ranks(values) - (len(values) + 1) / 2 for values in (a, b))
+    scale = np.sqrt((first @ first) * (second @ second))
+    return float(first @ second / scale) if scale > 0 else 0.0
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

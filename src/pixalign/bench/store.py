@@ -207,15 +207,14 @@ class Run:
 
 def find_runs(folder: Path) -> list[Run]:
     """The runs in a folder of results, by name; the folder may be a run itself."""
-    if (folder / HEADER).is_file():
-        return [Run.open(folder)]
-    runs = [Run.open(path.parent) for path in sorted(folder.glob(f"*/{HEADER}"))]
-    if not runs:
+    itself = (folder / HEADER).is_file()
+    folders = [folder] if itself else [path.parent for path in sorted(folder.glob(f"*/{HEADER}"))]
+    if not folders:
         raise FileNotFoundError(
             f"{str(folder)!r} holds no results; allowed: what `pixalign bench run --out` made, "
             f"a folder of runs with a {HEADER} each"
         )
-    return runs
+    return [Run.open(path) for path in folders]
 
 
 @contextmanager
