@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_folder import folder_of
-from pixalign.bench.datasets import open_dataset
+from bench_folder import dataset_of
 from pixalign.bench.exponents import DRAWS, EXPONENTS, exponents_by
 from pixalign.bench.measuring import Bench, Subject
 from pixalign.bench.metrics import nearest_threshold
@@ -77,7 +76,7 @@ def test_a_run_measures_every_draw_and_keeps_the_best_order(model, spec_of, tmp_
         for rule in EXPONENTS
     )
     bench = Bench(spec_of(rows, before="default").rows, model)
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
+    dataset = dataset_of(tmp_path, 4)
     subject = Subject(dataset[3], 3, dataset.classes, 7)
     (image,), _ = bench.measure([subject])
     counts = {name: len(drawn) for name, drawn in image.tallies.items()}

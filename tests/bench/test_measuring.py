@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench_folder import folder_of
+from bench_folder import dataset_of
 from pixalign import methods as baselines
 from pixalign.bench import clock, measuring, runner
-from pixalign.bench.datasets import open_dataset
 from pixalign.bench.measuring import Bench, Subject, image_seed
 from pixalign.bench.metrics import IGNORE
 from pixalign.methods import Daam, DiffSeg
@@ -20,10 +19,6 @@ METHODS = """
   - {name: DAAM, method: daam}
   - {name: DAAM + ELB, method: daam, set: {calibrate: elbo, elbo_steps: 3}}
 """
-
-
-def dataset_of(tmp_path, count, **options):
-    return open_dataset("folder", folder_of(tmp_path / "data", count, **options))
 
 
 def subjects_of(dataset, seed=7, of=None):
@@ -182,9 +177,8 @@ def test_nan_is_told_with_the_image(model, spec_of, tmp_path, monkeypatch):
 
 def test_options_are_checked_before_the_first_image(model, spec_of, tmp_path, monkeypatch):
     spec = spec_of("  - {name: plain, method: diffseg, options: {anchors: 1}}\n")
-    dataset = dataset_of(tmp_path, 1)
     with pytest.raises(ValueError, match="anchors, iterations and threshold are 1"):
-        runner.run(spec, dataset, model, tmp_path / "out", show=False)
+        runner.run(spec, dataset_of(tmp_path, 1), model, tmp_path / "out", show=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -198,8 +192,7 @@ def test_a_method_is_built_once_with_its_options(model, spec_of, tmp_path, monke
             super().__init__(*arguments, **options)
 
     monkeypatch.setitem(baselines.METHODS, "diffseg", Counted)
-    dataset = dataset_of(tmp_path, 4)
-    runner.run(spec, dataset, model, tmp_path / "out", show=False)
+    runner.run(spec, dataset_of(tmp_path, 4), model, tmp_path / "out", show=False)
     assert built == [{"anchors": 3}]
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pixalign as pa
-from bench_folder import CLASSES, folder_of
+from bench_folder import CLASSES, dataset_of, folder_of
 from pixalign.bench import runner
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.measuring import Measurement, image_seed
@@ -54,7 +54,7 @@ def same_counts(own, theirs, row):
 
 
 def test_rows_are_what_the_aligner_gives(model, spec, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 5, ((48, 40), (40, 60))))
+    dataset = dataset_of(tmp_path, 5, sizes=((48, 40), (40, 60)))
     found = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
     images = list(found.images())
     assert [image.key for image in images] == list(dataset.keys)
@@ -79,7 +79,7 @@ def test_baselines_are_what_they_give_themselves(model, spec_of, tmp_path):
   - {name: constant, method: daam, set: {calibrate: elbo, centred: true}, scores: 1/2}
   - {name: segmenter, method: diffsegmenter}
 """)
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
+    dataset = dataset_of(tmp_path, 4)
     run = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
     image, sample = list(run.images())[3], dataset[3]
     names = [CLASSES[label] for label in sample.present]
@@ -100,16 +100,15 @@ def test_baselines_are_what_they_give_themselves(model, spec_of, tmp_path):
 
 
 def test_methods_that_cannot_read_a_model_are_missing(pipeline, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
     model = pa.load(pipeline("sd3"))
-    run = runner.run(load_spec("sota"), dataset, model, tmp_path, show=False)
+    run = runner.run(load_spec("sota"), dataset_of(tmp_path, 1), model, tmp_path, show=False)
     assert [row["name"] for row in run.header["rows"]] == ["ELBO-T2IAlign"]
     assert run.header["missing"][0] == "DAAM"
     assert len(run.header["missing"]) == 5
 
 
 def test_an_image_without_classes_is_all_background(model, small, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
+    dataset = dataset_of(tmp_path, 1)
     run = runner.run(small, dataset, model, tmp_path, show=False)
     (image,) = run.images()
     assert run.row_seconds == {"plain": 0, "default": 0}
@@ -121,7 +120,6 @@ def test_an_image_without_classes_is_all_background(model, small, tmp_path):
 
 
 def test_shared_measurements_are_made_once(model, spec, tmp_path, monkeypatch):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
     seen = {"elbo": 0, "collect": 0}
     epsilon, predict = model.backbone.epsilon, model.backbone.predict
 
@@ -135,7 +133,7 @@ def test_shared_measurements_are_made_once(model, spec, tmp_path, monkeypatch):
 
     monkeypatch.setattr(model.backbone, "predict", counted)
     monkeypatch.setattr(model.backbone, "epsilon", scored)
-    runner.run(spec, dataset, model, tmp_path / "out", show=False)
+    runner.run(spec, dataset_of(tmp_path, 2), model, tmp_path / "out", show=False)
     # One class: 3 even, 5 even, 3 random, 6 even; 3 kept.
     measured = [Measurement.of(row, model) for row in spec.rows]
     assert len({row.collecting for row in measured}) == 4  # plain, random twice, kept
@@ -154,7 +152,7 @@ def quick(monkeypatch):
 
 
 def test_a_stopped_run_goes_on_to_the_same_bytes(model, small, tmp_path, quick, monkeypatch):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 6))
+    dataset = dataset_of(tmp_path, 6)
     whole = runner.run(small, dataset, model, tmp_path / "whole", show=False)
     calls, real = [], runner.Bench.measure
 
@@ -183,7 +181,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(model, small, tmp_path, quick, 
 
 
 def test_other_settings_do_not_mix(model, small, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+    dataset = dataset_of(tmp_path, 2)
     done = runner.run(small, dataset, model, tmp_path, show=False)
     before = (done.folder / IMAGES).read_bytes()
     with pytest.raises(ValueError, match=r"another run: seed was 0, is 1; choose another --out"):
