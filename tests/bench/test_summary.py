@@ -163,9 +163,6 @@ def test_groups_by_frequency(result, made):
 
 def test_without_counts_there_is_no_frequency(tmp_path):
     assert summarise_run(build(tmp_path), 5)["rows"]["calibrated"]["frequency"] is None
-    few = dict.fromkeys(CLASSES[1:], 1)
-    with pytest.raises(ValueError, match="no 'dog'"):
-        summarise_run(build(tmp_path / "few", counts=few), 5)
 
 
 def test_best_and_worst_images(result, made):
@@ -329,8 +326,6 @@ def test_equal_parts_by_hand():
     assert equal_parts(values, 5).tolist() == [4, 0, 3, 1, 2]
     assert equal_parts(values, 2).tolist() == [1, 0, 1, 0, 0]
     assert equal_parts(torch.zeros(0), 10).tolist() == []
-    with pytest.raises(ValueError, match="parts are 0"):
-        equal_parts(values, 0)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 12))

@@ -13,7 +13,7 @@ from pixalign.bench.datasets import DATASETS, Dataset, check, find_datasets, ope
 from pixalign.bench.datasets.captions import load_counts
 from pixalign.bench.datasets.sample import class_list, class_lists
 from pixalign.bench.examples import draw_examples
-from pixalign.bench.runner import Processes, check_counts, run
+from pixalign.bench.runner import check_counts, launched_process, run
 from pixalign.bench.spec import Spec, load_spec, spec_names
 from pixalign.bench.summary import write_result
 from pixalign.core.checks import check_choice
@@ -42,20 +42,20 @@ def run_specs(
     """
     chosen = resolve_device(device)
     planned = list(_spec_runs(find_specs(names), root, datasets, limit, counts))
-    processes = Processes.here(cpu=chosen.type != "cuda")
-    if processes.count > 1 and str(chosen) == "cuda":
-        device = f"cuda:{processes.state.local_process_index}"
+    process = launched_process(cpu=chosen.type != "cuda")
+    if process.num_processes > 1 and str(chosen) == "cuda":
+        device = f"cuda:{process.local_process_index}"
     hide_loading_bars()
     model = load_model(device)
     for spec, dataset, known in planned:
         options: dict[str, Any] = {"limit": limit, "seed": seed, "counts": known}
-        seen = show and processes.first
-        finished = run(spec, dataset, model, out, processes=processes, show=seen, **options)
-        if processes.first:
+        seen = show and process.is_main_process
+        finished = run(spec, dataset, model, out, process=process, show=seen, **options)
+        if process.is_main_process:
             result = write_result(finished)
             draw_examples(finished, result, spec, dataset, model)
             yield finished.folder, result
-        processes.wait()
+        process.wait_for_everyone()
 
 
 def find_specs(names: Sequence[str]) -> list[Spec]:
