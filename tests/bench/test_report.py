@@ -10,18 +10,16 @@ import pytest
 from PIL import Image
 
 from bench_runs import COUNTS, build, scenes
-from pixalign.bench.document import render_benchmark
 from pixalign.bench.plots import plots
-from pixalign.bench.report import describe_config, duration, write_report
-from pixalign.bench.result_grid import result_grids
+from pixalign.bench.report import describe_config, duration, render_benchmark, write_report
 from pixalign.bench.spec import load_spec
 from pixalign.bench.summary import summarise_run, write_result
 from pixalign.bench.tables import (
-    Cell,
     Table,
-    effect_cell,
+    effect_text,
     markdown,
     markdown_page,
+    result_grids,
     result_tables,
     signed,
 )
@@ -35,9 +33,9 @@ VALUE = re.compile(r"(\d+\.\d) \((\d+\.\d)–(\d+\.\d)\)")
 
 
 def texts(table, model, row):
-    """The cells of one line by the titles above them, which may repeat."""
-    (line,) = [line for line in table.rows if (line[0].text, line[1].text) == (model, row)]
-    return [cell.text for cell in line]
+    """The cells of one line."""
+    (line,) = [line for line in table.rows if line[:2] == (model, row)]
+    return list(line)
 
 
 @pytest.fixture(scope="module")
@@ -123,24 +121,21 @@ HEAD = ("Model", "Row", "Minus", "On", "Best threshold", "Fixed threshold")
 
 def effects_of(table, row, on):
     """The cells of one line after its names."""
-    (line,) = [line for line in table.rows if (line[1].text, line[3].text) == (row, on)]
-    return [cell.text for cell in line[4:]]
+    (line,) = [line for line in table.rows if (line[1], line[3]) == (row, on)]
+    return list(line[4:])
 
 
 def test_effects_beside_the_papers(results, by_spec):
     effects = by_spec["models"][2]
     assert effects.head == (*HEAD, "Paper")
     row = one_of(results, "models", "voc", "SD1.5")["rows"]["calibrated"]
-    assert [cell.text for cell in effects.rows[0]] == [
-        "SD1.5",
-        "calibrated",
-        "uncalibrated",
-        "voc",
-        effect_cell(row["effect"]["oracle"], 24).text,
-        effect_cell(row["effect"]["fixed"], 24).text,
+    assert effects.rows[0] == (
+        *("SD1.5", "calibrated", "uncalibrated", "voc"),
+        effect_text(row["effect"]["oracle"], 24),
+        effect_text(row["effect"]["fixed"], 24),
         "+0.58",  # 68.15 - 67.57
-    ]
-    names = [(line[0].text, line[3].text, line[6].text) for line in effects.rows]
+    )
+    names = [(line[0], line[3], line[6]) for line in effects.rows]
     assert names == [("SD1.5", "voc", "+0.58"), ("SD1.5", "coco", "+2.96"), ("mine", "voc", "–")]
 
 
@@ -200,25 +195,25 @@ def test_frequency_side_by_side(results, by_spec):
         assert texts(fixed, "embedded", "calibrated")[place].startswith(f"{own:.1f} (")
     assert effects_of(effects, "calibrated", "rare")[2] == "+2.24 to +4.71"  # COCO, ADE20K
     ours = effects_of(effects, "calibrated", "rare")
-    assert ours[1] == effect_cell(row["rare"]["fixed"]["effect"], 12).text
+    assert ours[1] == effect_text(row["rare"]["fixed"]["effect"], 12)
 
 
 def test_dials_line_by_line(results, by_spec):
     best, fixed = by_spec["toy"]
     names = ("uncalibrated", "calibrated")
     assert best.head == ("Model", "Dial", "Pairs", *names, "calibrated minus uncalibrated")
-    assert [line[1].text for line in best.rows] == list(TOY)
+    assert [line[1] for line in best.rows] == list(TOY)
     groups = one_of(results, "toy")["rows"]["calibrated"]["groups"]
     for table, entry in ((best, groups["size=1"]), (fixed, groups["size=1"]["fixed"])):
         cells = texts(table, "embedded", "size=1")
         assert cells[2] == "3"
         assert cells[4].startswith(f"{entry['iou']:.1f} (")
-        assert cells[5] == effect_cell(entry["effect"], 3).text
+        assert cells[5] == effect_text(entry["effect"], 3)
 
 
 def test_rows_that_were_not_run_show_as_such(by_spec):
     best = by_spec["lab-sota"][0]
-    assert [line[1].text for line in best.rows] == [
+    assert [line[1] for line in best.rows] == [
         "DAAM", "OVAM, not optimised", "OVAM (supervised)", "DiffPNG", "DiffSegmenter",
         "Semantic DiffSeg", "uncalibrated", "ELBO-T2IAlign",
     ]  # fmt: skip
@@ -228,13 +223,13 @@ def test_rows_that_were_not_run_show_as_such(by_spec):
 
 
 def test_bold_means_that_0_is_outside():
-    assert effect_cell([0.36, 0.22, 0.52], 20) == Cell("+0.36 (+0.22 to +0.52)", bold=True)
-    assert effect_cell([-0.36, -0.5, -0.2], 99) == Cell("−0.36 (−0.50 to −0.20)", bold=True)
-    assert not effect_cell([0.36, 0.22, 0.52], 19).bold
-    assert not effect_cell([0.36, -0.1, 0.52], 99).bold
-    assert not effect_cell([0.0, 0.0, 0.0], 99).bold
-    assert effect_cell([-0.001], 99) == Cell("0.00")
-    assert effect_cell(None, 99) == effect_cell([None, None, None], 99) == Cell("–")
+    assert effect_text([0.36, 0.22, 0.52], 20) == "**+0.36 (+0.22 to +0.52)**"
+    assert effect_text([-0.36, -0.5, -0.2], 99) == "**−0.36 (−0.50 to −0.20)**"
+    assert effect_text([0.36, 0.22, 0.52], 19) == "+0.36 (+0.22 to +0.52)"
+    assert effect_text([0.36, -0.1, 0.52], 99) == "+0.36 (−0.10 to +0.52)"
+    assert effect_text([0.0, 0.0, 0.0], 99) == "0.00 (0.00 to 0.00)"
+    assert effect_text([-0.001], 99) == "0.00"
+    assert effect_text(None, 99) == effect_text([None, None, None], 99) == "–"
 
 
 def test_only_effects_are_bold(by_spec):
@@ -243,14 +238,14 @@ def test_only_effects_are_bold(by_spec):
         for one in by_spec.values()
         for table in one
         for row in table.rows
-        for title, cell in zip(table.head, row, strict=True)
-        if cell.bold
+        for title, text in zip(table.head, row, strict=True)
+        if text.startswith("**")
     }
     assert bold == {"Best threshold", "Fixed threshold"}  # of the dials, too few pairs
 
 
 def test_markdown():
-    table = Table("A title", ("a", "b|c"), ((Cell("1"), Cell("2", bold=True)),), ("A note.",))
+    table = Table("A title", ("a", "b|c"), (("1", "**2**"),), ("A note.",))
     assert markdown(table) == ("A title:\n\n| a | b\\|c |\n|---|---|\n| 1 | **2** |\n\nA note.")
     assert markdown_page([]) == ""
 

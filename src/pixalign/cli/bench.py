@@ -139,8 +139,7 @@ def report(
     ] = None,
 ) -> None:
     """Write report.html and tables.md of the runs in a folder."""
-    from pixalign.bench.document import render_benchmark
-    from pixalign.bench.report import write_report
+    from pixalign.bench.report import render_benchmark, write_report
     from pixalign.core.files import write_text
 
     if template is None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pixalign.backbones.load import DTYPES
-from pixalign.core.batching import MEMORY
+from pixalign.core import batching
 
 
 def option(help: str, *names: str, **about: Any) -> Any:
@@ -32,12 +32,24 @@ def one_of(choices: Iterable[str]) -> dict[str, Any]:
     return {"parser": parse, "metavar": f"<{'|'.join(known)}>"}
 
 
+def _passes(text: str) -> int | str:
+    """ "auto", or a number; whatever else is refused by the library."""
+    size = int(text) if text.isdecimal() else text
+    try:
+        batching.BatchSize(size)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return size
+
+
 _MODEL = "Hub id, diffusers folder, .safetensors file or lab:NAME; see `pixalign models`."
 Model = Annotated[str | None, option(_MODEL, show_default="the embedded model")]
 Device = Annotated[str, option("auto, cpu, cuda (or cuda:1) or mps.")]
 Dtype = Annotated[str, option("Number type of the weights.", **one_of(DTYPES))]
-BatchSize = Annotated[str, option("Passes at once: auto or a number.")]
-Memory = Annotated[str, option("low takes smaller batches.", **one_of(MEMORY))]
+BatchSize = Annotated[
+    Any, option("Passes at once: auto or a number.", parser=_passes, metavar="<auto|int>")
+]
+Memory = Annotated[str, option("low takes smaller batches.", **one_of(batching.MEMORY))]
 Seed = Annotated[int, option("Seed of the noise.", min=0)]
 Steps = Annotated[int, option("Denoising steps.", min=1)]
 Guidance = Annotated[
@@ -50,7 +62,7 @@ def load_model(
     model: str | None,
     device: str,
     dtype: str = "auto",
-    batch_size: str = "auto",
+    batch_size: int | str = "auto",
     memory: str = "normal",
     progress: bool = True,
 ) -> Any:
@@ -60,8 +72,7 @@ def load_model(
 
     if not (progress and sys.stderr.isatty()):
         hide_loading_bars()
-    passes = int(batch_size) if batch_size.isdecimal() else batch_size
-    options: dict[str, Any] = {"dtype": dtype, "batch_size": passes, "memory": memory}
+    options: dict[str, Any] = {"dtype": dtype, "batch_size": batch_size, "memory": memory}
     return load(model, device=device, progress=progress, **options)
 
 
