@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from pixalign.bench.spec import FREQUENCIES, METRICS, MODELS, Spec, load_spec, spec_names
@@ -61,13 +62,20 @@ class ResultGrid:
         """One of the results, for what they share."""
         return next(iter(self.results.values()))
 
-    def columns(self) -> list[tuple[str, str]]:
-        """What the tables show side by side: a dataset and a key in it, as `Place` has them."""
+    def places(self) -> dict[tuple[str, str], list[Place]]:
+        """What the tables show side by side: by dataset and key, every model's every row."""
         rows = [row for result in self.results.values() for row in result["rows"].values()]
         levels = dict.fromkeys(level for row in rows for level in row["groups"] or ())
         kinds = {"metrics": METRICS, "frequency": FREQUENCIES, "groups": levels}
-        keys: Iterable[str] = kinds.get(self.any["columns"], ("",))
-        return [(dataset, key) for dataset in self.datasets for key in keys]
+        columns = product(self.datasets, kinds.get(self.any["columns"], ("",)))
+        return {
+            column: [self._place(*line, *column) for line in product(self.models, self.rows)]
+            for column in columns
+        }
+
+    def _place(self, model: str, name: str, dataset: str, key: str) -> Place:
+        result = self.results.get((model, dataset), {})
+        return Place(self, model, name, dataset, key, result, result.get("rows", {}).get(name, {}))
 
     def title(self, dataset: str, key: str) -> str:
         """The dataset if there are several, and the key."""
@@ -98,9 +106,8 @@ def _result_grid(name: str, results: Sequence[Result]) -> ResultGrid:
     found = {(result["model"]["name"], result["dataset"]): result for result in results}
     models = _in_order({model for model, _ in found}, MODELS)
     datasets = _in_order({dataset for _, dataset in found}, spec.datasets if spec else ())
-    places = [(model, dataset) for model in models for dataset in datasets]
     return ResultGrid(
-        results={place: found[place] for place in places if place in found},
+        results={place: found[place] for place in product(models, datasets) if place in found},
         spec=spec,
         rows={row: known.get(row, unknown) for row in (*planned, *there) if row in there},
         models=models,
@@ -186,9 +193,9 @@ def effect_text(effect: Point | None, count: int) -> str:
     return f"**{text}**" if count >= ENOUGH and (low > 0 or high < 0) else text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
-    """Where a number stands: in a row of a model on a dataset.
+    """A row of a model on a dataset, and what was found there: empty where it was not run.
 
     ``key`` is a metric, a group of frequency or a dial's level, or empty.
     """
@@ -198,41 +205,22 @@ class Place:
     name: str
     dataset: str
     key: str
-
-    @property
-    def result(self) -> Result:
-        """That of the model on the dataset, empty if there is none."""
-        return self.grid.results.get((self.model, self.dataset), {})
-
-    @property
-    def row(self) -> Result:
-        """The row's figures, empty if it was not run there."""
-        row: Result = self.result.get("rows", {}).get(self.name, {})
-        return row
-
-    @property
-    def baseline(self) -> str:
-        """The row that it is compared with."""
-        return str(self.grid.rows[self.name]["baseline"])
-
-    @property
-    def pairs(self) -> int:
-        """How many pairs a dial's level has."""
-        groups = self.row.get("groups") or {}
-        return groups[self.key]["pairs"] if self.key in groups else 0
+    result: Result
+    row: Result
 
     def figures(self, kind: str) -> tuple[Point, Point | None]:
         """The row's value and its effect, of precision and F1 without intervals."""
         columns, key, row = self.grid.any["columns"], self.key, self.row
+        if not row:
+            return [None], None
         if columns in ("frequency", "groups"):
-            entry = (row.get(columns) or {}).get(key, {})
+            entry = (row[columns] or {}).get(key, {})
             entry = entry.get("fixed", {}) if kind == "fixed" else entry
             return point(entry), entry.get("effect")
-        if row and key in ("", "miou"):
+        if key in ("", "miou"):
             return point(row[kind]), row["effect"][kind]
-        base = self.result.get("rows", {}).get(self.baseline)
-        value = row[kind][key] if row else None
-        return [value], [value - base[kind][key]] if value is not None and base else None
+        base = self.result["rows"].get(row["baseline"])
+        return [row[kind][key]], [row[kind][key] - base[kind][key]] if base else None
 
     def value(self, kind: str) -> str:
         """Its value with the interval; at the fixed threshold also that."""
@@ -245,9 +233,8 @@ class Place:
 
     def effect(self, kind: str) -> str:
         """The row minus its baseline."""
-        by_pairs = self.grid.any["columns"] == "groups"
-        count = self.pairs if by_pairs else self.result.get("done", 0)
-        return effect_text(self.figures(kind)[1], count)
+        level = (self.row.get("groups") or {}).get(self.key, {})
+        return effect_text(self.figures(kind)[1], level.get("pairs", self.result.get("done", 0)))
 
     def _paper_keys(self, dataset: str) -> tuple[str, ...]:
         """Where the paper's number stands below its model and row."""
@@ -290,11 +277,10 @@ class Place:
 
 def _values(grid: ResultGrid, kind: str) -> Table:
     """Model by row; the paper's numbers, which are of the best thresholds, beside these."""
-    lines = [(model, name) for model in grid.models for name in grid.rows]
     head = ["Model", "Row"]
-    columns = [[model for model, _ in lines], [grid.label(name) for _, name in lines]]
-    for column in grid.columns():
-        places = [Place(grid, model, name, *column) for model, name in lines]
+    lines = [(model, grid.label(name)) for model in grid.models for name in grid.rows]
+    columns: list[Sequence[str]] = list(zip(*lines, strict=True))
+    for column, places in grid.places().items():
         head.append(grid.title(*column))
         columns.append([place.value(kind) for place in places])
         if kind == "oracle" and any(place.paper is not None for place in places):
@@ -309,12 +295,13 @@ def _seconds(grid: ResultGrid) -> Table:
     results = grid.results.values()
     used = {row["method"] for result in results for row in result["rows"].values()}
     timed = any(result.get("row_seconds") for result in results)
+    compared = timed and not all(METHODS[name].separable for name in used)
     rows = []
-    for model in grid.models if timed and not all(METHODS[name].separable for name in used) else ():
-        spent = [grid.results.get((model, x), {}).get("row_seconds", {}) for x in grid.datasets]
-        for name in grid.rows:
-            texts = [f"{each[name]:.3g}" if name in each else NOTHING for each in spent]
-            rows.append((model, grid.label(name), *texts))
+    for model, name in product(grid.models, grid.rows) if compared else ():
+        found = [grid.results.get((model, dataset), {}) for dataset in grid.datasets]
+        spent = [result.get("row_seconds", {}).get(name) for result in found]
+        texts = [NOTHING if seconds is None else f"{seconds:.3g}" for seconds in spent]
+        rows.append((model, grid.label(name), *texts))
     hardware = sorted({result["device"] for result in results})
     title = f"Seconds an image on {', '.join(hardware)}, {SECONDS}"
     return Table(title, ("Model", "Row", *grid.datasets), tuple(rows))
@@ -322,20 +309,15 @@ def _seconds(grid: ResultGrid) -> Table:
 
 def _effects(grid: ResultGrid) -> Table:
     """Each row minus its baseline, at both kinds of threshold, and the paper's difference."""
-    places = [
-        Place(grid, model, name, *column)
-        for model in grid.models
-        for name in grid.rows
-        for column in grid.columns()
-    ]
-    places = [at for at in places if at.baseline != at.name and at.row]
+    lines = zip(*grid.places().values(), strict=True)
+    places = [x for line in lines for x in line if x.row and x.row["baseline"] != x.name]
     head: tuple[str, ...] = ("Model", "Row", "Minus", "On", "Best threshold", "Fixed threshold")
     rows = [
         (
-            *(at.model, grid.label(at.name), at.baseline, grid.title(at.dataset, at.key)),
-            *map(at.effect, THRESHOLD),
+            *(x.model, grid.label(x.name), x.row["baseline"], grid.title(x.dataset, x.key)),
+            *map(x.effect, THRESHOLD),
         )
-        for at in places
+        for x in places
     ]
     paper = [place.paper_effect() for place in places]
     title, twin = f"Each row minus its baseline in points, {BOLD}", bool(grid.any["extends"])
@@ -352,13 +334,12 @@ def _dials(grid: ResultGrid, kind: str) -> Table:
     differences = [f"{grid.label(name)} minus {base}" for name, base in bases.items()]
     head = ("Model", "Dial", "Pairs", *map(grid.label, grid.rows), *differences)
     rows = []
-    for model in grid.models:
-        for dataset, key in grid.columns():
-            places = [Place(grid, model, name, dataset, key) for name in grid.rows]
-            values = [place.value(kind) for place in places]
-            effects = [place.effect(kind) for place in places if place.name in bases]
-            pairs = max(place.pairs for place in places)
-            rows.append((model, key, str(pairs), *values, *effects))
+    for model, ((_, level), column) in product(grid.models, grid.places().items()):
+        places = [place for place in column if place.model == model]
+        values = [place.value(kind) for place in places]
+        effects = [place.effect(kind) for place in places if place.name in bases]
+        there = [place.row["groups"][level]["pairs"] for place in places if place.row]
+        rows.append((model, level, str(next(iter(there), 0)), *values, *effects))
     title = f"{MEASURES['groups']}, {THRESHOLD[kind]}; {BOLD}"
     return Table(title, head, tuple(rows), _marks(grid, kind))
 
