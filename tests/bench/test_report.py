@@ -47,10 +47,9 @@ def folder(tmp_path_factory):
         build(where, "elbo-steps", dataset=dataset, model="SD1.5", indices=names)
     build(where, "models", dataset="voc", model="mine", indices=(0, 3), total=9)
     build(where, "lab-models", limit=12)
-    build(where, "lab-sota")
-    build(where, "lab-gamma")
-    build(where, "lab-phrases")
     build(where, "lab-frequency", counts=COUNTS)
+    for spec in ("lab-sota", "lab-gamma", "lab-phrases"):
+        build(where, spec)
     made = scenes(15, ("uncalibrated", "calibrated"), groups=TOY)
     build(where, "toy", indices=range(15), made=made)
     for path in where.iterdir():
@@ -188,14 +187,12 @@ def test_frequency_side_by_side(results, by_spec):
     assert best.head == fixed.head == ("Model", "Row", "rare", "common", "frequent")
     row = one_of(results, "lab-frequency")["rows"]["calibrated"]["frequency"]
     for place, group in enumerate(("rare", "common", "frequent"), 2):
-        assert texts(best, "embedded", "calibrated")[place].startswith(
-            f"{row[group]['miou']:.1f} ("
-        )
-        own = row[group]["fixed"]["miou"]
-        assert texts(fixed, "embedded", "calibrated")[place].startswith(f"{own:.1f} (")
-    assert effects_of(effects, "calibrated", "rare")[2] == "+2.24 to +4.71"  # COCO, ADE20K
-    ours = effects_of(effects, "calibrated", "rare")
-    assert ours[1] == effect_text(row["rare"]["fixed"]["effect"], 12)
+        for table, entry in ((best, row[group]), (fixed, row[group]["fixed"])):
+            cell = texts(table, "embedded", "calibrated")[place]
+            assert cell.startswith(f"{entry['miou']:.1f} (")
+    fixed_effect = effect_text(row["rare"]["fixed"]["effect"], 12)
+    found = effects_of(effects, "calibrated", "rare")
+    assert found[1:] == [fixed_effect, "+2.24 to +4.71"]  # COCO, ADE20K
 
 
 def test_dials_line_by_line(results, by_spec):
@@ -252,12 +249,10 @@ def test_markdown():
 
 def test_a_changed_spec_and_one_of_ones_own(folder, results):
     result = dict(one_of(results, "lab-models"), digest="0" * 64, limit=None)
-    (grid,) = result_grids([result])
-    assert "The spec has changed since this run." not in markdown_page([result])  # it is whole
-    partial = dict(result, complete=False)
-    assert "The spec has changed since this run." in markdown_page([partial])
-    own = dict(result, spec="my-own")
-    (grid,) = result_grids([own])
+    said = "The spec has changed since this run."
+    assert said not in markdown_page([result])  # it is whole
+    assert said in markdown_page([dict(result, complete=False)])
+    (grid,) = result_grids([dict(result, spec="my-own")])
     assert grid.spec is None
     assert [table.head[-1] for table in result_tables(grid)] == ["lab", "lab", "Fixed threshold"]
 
@@ -311,13 +306,10 @@ def test_the_page_needs_nothing_from_outside(page):
     assert all(f'id="{target}"' in page for target in targets)
 
 
-def test_the_page_says_what_is_partial(page):
+def test_the_page_says_what_is_partial_and_where_all_comes_from(page):
     assert '<p class="warning">mine on voc: Unfinished: 2 of 9 images.</p>' in page
     assert "Limited (--limit 12): not the whole dataset." in page
     assert "2 of 9 images of the split test" in page
-
-
-def test_the_page_shows_pictures_and_where_they_come_from(page):
     assert page.index("the-best") < page.index("the-worst")
     assert "dog, &lt;cat&gt;; mean IoU 12.3&nbsp;%" in page
     for text in ("a CPU", "abc123", "torch 2", "48.0 s, 2.00 s an image"):
@@ -360,13 +352,14 @@ def test_wrong_folders_are_told_apart(tmp_path):
 
 def test_configs_in_few_words():
     model = {"family": "sd3", "settings": {"gamma": 0.5, "threshold": 0.3}}
+
+    def described(config):
+        record = config.resolved("sd3", model["settings"]).to_dict()
+        return describe_config(json.loads(json.dumps(record)), model)
+
     for preset in ("default", "paper", "official", "fast", "uncalibrated"):
-        config = AlignConfig.preset(preset).resolved("sd3", model["settings"]).to_dict()
-        assert describe_config(json.loads(json.dumps(config)), model) == preset
-    changed = AlignConfig.official(gamma=0.25, elbo_timesteps=None).resolved(
-        "sd3", model["settings"]
-    )
-    text = describe_config(json.loads(json.dumps(changed.to_dict())), model)
+        assert described(AlignConfig.preset(preset)) == preset
+    text = described(AlignConfig.official(gamma=0.25, elbo_timesteps=None))
     assert text == "official, gamma = 0.25, elbo_timesteps = null"
 
 
@@ -386,14 +379,11 @@ def template(request):
     return path
 
 
-def test_the_document_without_results(template, tmp_path):
+def test_the_document_with_results_and_without(template, folder, results, tmp_path):
     text = render_benchmark(tmp_path / "nothing", template)
     assert "No result file is committed yet." in text
     assert "pixalign bench check ROOT" in text
     assert "http" not in text
-
-
-def test_the_document_with_results(template, folder, results):
     text = render_benchmark(folder, template)
     assert "No result file" not in text
     for result in results:

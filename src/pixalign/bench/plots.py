@@ -137,8 +137,8 @@ def groups(result: Result, names: Sequence[str]) -> Plot:
 def dials(result: Result) -> Plot | None:
     """The changed class's IoU as each dial is turned; "base=0" is level 0 of all."""
     levels = next(iter(result["rows"].values()))["groups"] or {}
-    turns = [level.split("=") for level in levels]
-    parsed = [(dial, float(level), f"{dial}={level}") for dial, level in turns]
+    turns = [(group, *group.split("=")) for group in levels]
+    parsed = [(dial, float(level), group) for group, dial, level in turns]
     dials = list(dict.fromkeys(dial for dial, level, _ in parsed if level > 0))
     if not dials:
         return None

@@ -47,24 +47,25 @@ def summarise_run(run: Run, draws: int = 1000) -> dict[str, Any]:
     images: list[ImageRow] = []
     tallies: dict[str, list[tuple[Tally, ...]]] = {name: [] for name in known}
     for image in run.images():
-        for name, drawn in image.tallies.items():
-            tallies[name].append(drawn)
+        for name in known.keys() & image.tallies.keys():
+            tallies[name].append(image.tallies[name])
         images.append(dataclasses.replace(image, tallies={}))
     present = {n: row for n, row in known.items() if images and len(tallies[n]) == len(images)}
     weights = bootstrap_weights(max(len(images), 1), draws)
     measured = {name: _measure(row, tallies.pop(name), weights) for name, row in present.items()}
-    bases = {name: row["baseline"] for name, row in present.items() if row["baseline"] != name}
-    compared = {
-        name: Comparison(own, measured.get(bases.get(name, "")), images, weights)
-        for name, own in measured.items()
-    }
     calibrated = [name for name, row in present.items() if row["config"]["calibrate"] != "none"]
     # The row to look at: the baseline if it calibrates, else the last one.
     last = next(reversed(present), None)
     focus = header["baseline"] if header["baseline"] in calibrated else last
     constants = [name for name, row in present.items() if row["scores"] is not None]
     constant = max(constants, key=lambda name: measured[name].figures["oracle"].miou, default=None)
-    baseline = measured.get(header["baseline"])
+    rows = {}
+    for name, row in present.items():
+        base = measured.get(row["baseline"]) if row["baseline"] != name else None
+        compared = Comparison(measured[name], base, images, weights)
+        rows[name] = _row(row, compared, measured.get(constant or ""), header)
+    shared = measured.get(header["baseline"])
+    ious = shared.ious("oracle") if shared else None
     return {
         "format": 1,
         **{key: header[key] for key in _COPIED},
@@ -77,26 +78,20 @@ def summarise_run(run: Run, draws: int = 1000) -> dict[str, Any]:
         "missing": header["missing"] + [n for n in known if n not in measured],
         "focus": focus,
         "best_constant": constant,
-        "correlations": correlations(
-            images, header, baseline.ious("oracle") if baseline else None, weights
-        ),
+        "correlations": correlations(images, header, ious, weights),
         "highest_loss": highest_loss(images, header),
         **_extremes(images, measured[focus] if focus else None),
-        "rows": {
-            name: _row(row, compared[name], measured.get(constant or ""), header)
-            for name, row in present.items()
-        },
+        "rows": rows,
     }
 
 
 def write_result(run: Run, draws: int = 1000) -> dict[str, Any]:
     """Summarise a run into its result.json, unless that is of the same images already."""
     path, source = run.folder / RESULT, _fingerprint(run.folder, draws)
-    if path.is_file():
-        with suppress(ValueError):  # a damaged one is written anew
-            known = read_result(path)
-            if known.get("source") == source:
-                return known
+    with suppress(FileNotFoundError, ValueError):  # a damaged one is written anew
+        known = read_result(path)
+        if known.get("source") == source:
+            return known
     result = summarise_run(run, draws) | {"source": source}
     write_text(path, _lines(result))
     return read_result(path)
