@@ -177,8 +177,8 @@ def test_metrics_side_by_side(results, by_spec):
     # Precision rises by 2.89, 2.67 and 1.08 in the paper.
     base = one_of(results, "lab-phrases")["rows"]["w/o ELB"]
     changes = [row[kind]["precision"] - base[kind]["precision"] for kind in ("oracle", "fixed")]
-    ours = effects_of(effects, "ELB with AE", "precision")
-    assert ours == [*map(signed, changes), "+1.08 to +2.89"]
+    expected = [*map(signed, changes), "+1.08 to +2.89"]
+    assert effects_of(effects, "ELB with AE", "precision") == expected
     assert effects_of(effects, "ELB with AE", "mIoU")[2] == "+0.27 to +1.88"
 
 
@@ -318,13 +318,10 @@ def test_the_page_says_what_is_partial_and_where_all_comes_from(page):
     assert "<dt>uncalibrated</dt><dd>uncalibrated</dd>" in page
 
 
-def test_tables_md(folder, page, results):
+def test_what_is_written_where(folder, results, tmp_path):
     text = (folder / "tables.md").read_text(encoding="utf-8")
     assert text == f"# Benchmark\n\n{markdown_page(results)}"
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
-
-
-def test_the_page_may_go_elsewhere(folder, tmp_path):
     path = write_report(folder / "lab-models--lab--embedded", tmp_path / "new")
     assert path == tmp_path / "new" / "report.html"
     assert sorted(p.name for p in path.parent.iterdir()) == ["report.html", "tables.md"]
@@ -350,7 +347,7 @@ def test_wrong_folders_are_told_apart(tmp_path):
         write_report(tmp_path)
 
 
-def test_configs_in_few_words():
+def test_configs_and_durations_in_few_words():
     model = {"family": "sd3", "settings": {"gamma": 0.5, "threshold": 0.3}}
 
     def described(config):
@@ -361,9 +358,6 @@ def test_configs_in_few_words():
         assert described(AlignConfig.preset(preset)) == preset
     text = described(AlignConfig.official(gamma=0.25, elbo_timesteps=None))
     assert text == "official, gamma = 0.25, elbo_timesteps = null"
-
-
-def test_durations():
     found = [duration(seconds) for seconds in (12.34, 200, 3599, 7500)]
     assert found == ["12.3 s", "3 min 20 s", "59 min 59 s", "2 h 5 min"]
 

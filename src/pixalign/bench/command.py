@@ -86,15 +86,6 @@ def _counts(spec: Spec, dataset: Dataset, path: Path | None) -> Mapping[str, flo
     return counts
 
 
-def listing() -> list[dict[str, Any]]:
-    """The specs that come with the package."""
-    return [
-        spec.model_dump(include={"name", "label", "title"})
-        | {"datasets": list(spec.datasets), "rows": len(spec.rows)}
-        for spec in map(load_spec, spec_names())
-    ]
-
-
 def check_root(
     root: Path, names: Sequence[str], split: str | None, limit: int | None
 ) -> Iterator[dict[str, Any]]:

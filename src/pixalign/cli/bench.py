@@ -73,9 +73,12 @@ def run(
 @bench.command()
 def ls(json_: common.Json = False) -> None:
     """List the tables: what they compare, on which datasets, in how many rows."""
-    from pixalign.bench.command import listing
+    from pixalign.bench.spec import load_spec, spec_names
 
-    found = listing()
+    found = [
+        spec.model_dump(include={"name", "label", "title", "datasets"}) | {"rows": len(spec.rows)}
+        for spec in map(load_spec, spec_names())
+    ]
     if json_:
         common.print_json(found)
         return
