@@ -10,7 +10,7 @@ from typing import Any
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.backbones.locations import LAB_MODELS
 from pixalign.bench.study_figures import returned, summarise_edits, summarise_generation
-from pixalign.bench.tables import effect_cell
+from pixalign.bench.tables import effect_text
 from pixalign.core.files import write_bytes
 from pixalign.pictures.pages import environment
 
@@ -112,7 +112,7 @@ def points(entry: Mapping[str, Any]) -> str:
 def signed(entry: Mapping[str, Any] | list[float | None] | None) -> str:
     """ "+0.36 (+0.22 to +0.52)", with a true minus sign, of [value, low, high] or their mapping."""
     values = [entry["value"], entry["low"], entry["high"]] if isinstance(entry, Mapping) else entry
-    return effect_cell(values, 0).text
+    return effect_text(values, 0)
 
 
 def correlation(entry: Sequence[float]) -> str:

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from lab.report import TASKS, correlation, points, read_results, render, report, signed
-from pixalign.bench.document import render_benchmark
+from pixalign.bench.report import render_benchmark
 from pixalign.bench.spec import load_spec
 
 
