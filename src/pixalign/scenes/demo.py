@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pixalign.alignment.result import Alignment
 from pixalign.config import AlignConfig
@@ -33,44 +31,25 @@ SMALL = (0.003, 0.025)  # bounds of the share of the picture
 HIDDEN = (0.08, 0.5)  # bounds of the share that is visible
 _BATCH = 64
 
-Bools = NDArray[np.bool_]
-Pair = tuple[Alignment, Alignment]  # before and after calibration
-
-
-def _between(values: Sequence[float], bounds: tuple[float, float]) -> Bools:
-    low, high = bounds
-    return np.array([low < value < high for value in values])
-
-
-def _rare(scene: LabelledScene) -> Bools:
-    ranks = training_ranks()
-    rare: Bools = ranks[list(scene.labels)] >= len(ranks) - len(ranks) // 10
-    return rare
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A kind of scene: ``finds`` says bool [N] which classes make it one, ``text`` in words."""
-
-    text: str
-    finds: Callable[[LabelledScene], Bools]
-
-
 RULES = {
-    "rare": Rule("a class of the rarest tenth of the training classes", _rare),
-    "small": Rule(
-        f"a class that covers between {100 * SMALL[0]:g} and {100 * SMALL[1]:g} % of the picture",
-        lambda scene: _between(scene.area, SMALL),
-    ),
-    "hidden": Rule(
-        f"a class of which between {100 * HIDDEN[0]:g} and {100 * HIDDEN[1]:g} % is visible",
-        lambda scene: _between(scene.visible, HIDDEN),
-    ),
-    "crowded": Rule(
-        f"{MOST} different classes",
-        lambda scene: np.full(len(scene.labels), len(scene.labels) == MOST),
-    ),
+    "rare": "a class of the rarest tenth of the training classes",
+    "small": f"a class that covers between {100 * SMALL[0]:g} and {100 * SMALL[1]:g} % of the "
+    "picture",
+    "hidden": f"a class of which between {100 * HIDDEN[0]:g} and {100 * HIDDEN[1]:g} % is visible",
+    "crowded": f"{MOST} different classes",
 }
+
+
+def found_by(rule: str, scene: LabelledScene) -> np.ndarray:
+    """bool [N]: which of a scene's classes make it one of the rule."""
+    ranks, area, visible = training_ranks(), np.array(scene.area), np.array(scene.visible)
+    found: dict[str, np.ndarray] = {
+        "rare": ranks[list(scene.labels)] >= len(ranks) - len(ranks) // 10,
+        "small": (SMALL[0] < area) & (area < SMALL[1]),
+        "hidden": (HIDDEN[0] < visible) & (visible < HIDDEN[1]),
+        "crowded": np.full(len(area), len(area) == MOST),
+    }
+    return found[rule]
 
 
 def demo(
@@ -94,10 +73,17 @@ def demo(
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed is {seed}; allowed: a whole number from 0 to 2**32 - 1")
     check_folder(out)
-    chosen = choose(scenes, START * seed)
-    pairs = _align(model, [scene for _, scene in chosen], config, seed, progress)
-    rows = [describe(*choice, *pair) for choice, pair in zip(chosen, pairs, strict=True)]
-    before, after = pairs[0]
+    plain = dataclasses.replace(config or AlignConfig(), method="attention", calibrate="none")
+    rows, drawn = [], []
+    with Progress(2 * scenes, "demo", progress, "alignment") as bar:
+        for rule, scene in choose(scenes, START * seed):
+            encoded = model.encode(scene.image)
+            before = model.align(encoded, scene.names, config=plain, seed=seed)
+            bar.advance(1)
+            after = model.align(encoded, scene.names, config=config, seed=seed)
+            bar.advance(1)
+            rows.append(describe(rule, scene, before, after))
+            drawn.append(draw(scene, before, after))
     settings = f"scenes={scenes}, seed={seed}" + (", config=config" if config else "")
     record: dict[str, Any] = {
         "command": command or f"pixalign.scenes.demo.demo(model, {os.fspath(out)!r}, {settings})",
@@ -107,38 +93,14 @@ def demo(
         "start": START * seed,
         "gamma": after.config.gamma,
         "threshold": {"before": before.config.threshold, "after": after.config.threshold},
-        "rules": {name: rule.text for name, rule in RULES.items()},
+        "rules": RULES,
         "summary": summarise_demo(rows),
         "scenes": rows,
     }
-    drawn = [draw(scene, *pair) for (_, scene), pair in zip(chosen, pairs, strict=True)]
     folder = make_folder(out)
     write_json(folder / "demo.json", record)
     write_png(folder / "summary.png", summary_picture(rows, drawn))
     return write_text(folder / "report.html", page(record, drawn))
-
-
-def _align(
-    model: AlignmentModel,
-    scenes: Sequence[LabelledScene],
-    config: AlignConfig | None,
-    seed: int,
-    progress: bool,
-) -> list[Pair]:
-    """Each scene without and with calibration, encoded once."""
-    plain = dataclasses.replace(config or AlignConfig(), method="attention", calibrate="none")
-    pairs = []
-    with Progress(2 * len(scenes), "demo", progress, "alignment") as bar:
-        for scene in scenes:
-            encoded, pair = model.encode(scene.image), []
-            for settings in (plain, config):
-                pair.append(model.align(encoded, scene.names, config=settings, seed=seed))
-                bar.advance(1)
-            pairs.append((pair[0], pair[1]))
-    return pairs
-
-
-# ---- choosing ----
 
 
 def choose(count: int, start: int = 0) -> list[tuple[str, LabelledScene]]:
@@ -149,8 +111,8 @@ def choose(count: int, start: int = 0) -> list[tuple[str, LabelledScene]]:
     wanted = {name: len(range(place, count, len(RULES))) for place, name in enumerate(RULES)}
     taken: list[tuple[str, LabelledScene]] = []
     for scene in _test_scenes(start):
-        for name, rule in RULES.items():
-            if wanted[name] and rule.finds(scene).any():
+        for name in RULES:
+            if wanted[name] and found_by(name, scene).any():
                 wanted[name] -= 1
                 taken.append((name, scene))
                 break
@@ -162,12 +124,10 @@ def choose(count: int, start: int = 0) -> list[tuple[str, LabelledScene]]:
 def _test_scenes(start: int) -> Iterator[LabelledScene]:
     """The scenes from ``start`` on that have 2 to 4 visible classes."""
     for first in itertools.count(start, _BATCH):
-        for scene in labelled_scenes(sample_scenes("test", first, _BATCH), SIZE, "cpu", first):
+        batch = sample_scenes("test", first, _BATCH)
+        for scene in labelled_scenes(batch, SIZE, first, class_order=True):
             if FEWEST <= len(scene.labels) <= MOST:
-                yield scene.in_class_order()
-
-
-# ---- measuring ----
+                yield scene
 
 
 def iou(truth: np.ndarray, found: np.ndarray, labels: int) -> np.ndarray:
@@ -179,8 +139,7 @@ def iou(truth: np.ndarray, found: np.ndarray, labels: int) -> np.ndarray:
     table = np.bincount(pairs.ravel(), minlength=labels**2).reshape(labels, labels)
     hits = table.diagonal()
     union = table.sum(0) + table.sum(1) - hits
-    shares: np.ndarray = np.where(union > 0, hits / np.maximum(union, 1), np.nan)
-    return shares
+    return np.where(union > 0, hits / np.maximum(union, 1), np.nan)
 
 
 def describe(
@@ -201,12 +160,12 @@ def describe(
         "exponent": after.exponents,
         **{name: values[1:] for name, values in ious.items()},
     }
-    found = RULES[rule].finds(scene)
+    found = found_by(rule, scene).tolist()
     return {
         "rule": rule,
         "scene": scene.number,
         "classes": [
-            {"name": name, "by_rule": bool(found[index])}
+            {"name": name, "by_rule": found[index]}
             | {key: _number(column[index]) for key, column in columns.items()}
             for index, name in enumerate(scene.names)
         ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -21,28 +20,16 @@ CELL, GAP, LINE, TEXT = 256, 12, 34, 364  # of summary.png, in pixels
 MASKS = ("picture", "truth", "before calibration", "after calibration")
 
 
-@dataclass(frozen=True, eq=False)
-class ScenePanels:
-    """The pictures of one scene with N classes, each as large as the scene."""
-
-    picture: Image.Image
-    truth: Image.Image
-    before: Image.Image
-    after: Image.Image
-    heat_before: tuple[Image.Image, ...]
-    heat_after: tuple[Image.Image, ...]
-
-
-def draw(scene: LabelledScene, before: Alignment, after: Alignment) -> ScenePanels:
-    """The pictures of a scene, without and with calibration."""
-    return ScenePanels(
-        picture=after.image,
-        truth=tinted(after.image, scene.truth.numpy()),
-        before=tinted(after.image, before.mask()),
-        after=tinted(after.image, after.mask()),
-        heat_before=tuple(heat(heatmap) for heatmap in before.heatmaps),
-        heat_after=tuple(heat(heatmap) for heatmap in after.heatmaps),
-    )
+def draw(scene: LabelledScene, before: Alignment, after: Alignment) -> dict[str, Any]:
+    """The pictures of a scene: itself, three masks, and lists of heatmaps, one of each class."""
+    return {
+        "picture": after.image,
+        "truth": tinted(after.image, scene.truth.numpy()),
+        "before": tinted(after.image, before.mask()),
+        "after": tinted(after.image, after.mask()),
+        "heat_before": [heat(heatmap) for heatmap in before.heatmaps],
+        "heat_after": [heat(heatmap) for heatmap in after.heatmaps],
+    }
 
 
 def change_in_points(before: float, after: float) -> float:
@@ -59,12 +46,11 @@ def summarise_demo(scenes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     changes = [change_in_points(row["iou_before"], row["iou_after"]) for row in classes]
     gains = [change for change in changes if change > 0]
     losses = [-change for change in changes if change < 0]
-    by_rule = {
-        rule: _means([scene for scene in scenes if scene["rule"] == rule], "mean_iou")
-        for rule in dict.fromkeys(scene["rule"] for scene in scenes)
-    }
+    by_rule: dict[str, list[Mapping[str, Any]]] = {}
+    for scene in scenes:
+        by_rule.setdefault(scene["rule"], []).append(scene)
     return {
-        "by_rule": by_rule,
+        "by_rule": {rule: _means(group, "mean_iou") for rule, group in by_rule.items()},
         "all": _means(scenes, "mean_iou"),
         "classes": {
             **_means(classes, "iou"),
@@ -77,9 +63,8 @@ def summarise_demo(scenes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _means(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    means = {
-        key: float(np.mean([r[key] for r in rows])) for key in (f"{name}_before", f"{name}_after")
-    }
+    names = (f"{name}_before", f"{name}_after")
+    means = {name: float(np.mean([row[name] for row in rows])) for name in names}
     return {"count": len(rows), **means}
 
 
@@ -103,10 +88,7 @@ def _way(before: float, after: float) -> str:
     return f"from {100 * before:.1f}\u00a0% to {100 * after:.1f}\u00a0% ({change:+.1f} points)"
 
 
-# ---- page ----
-
-
-def page(record: Mapping[str, Any], drawn: Sequence[ScenePanels]) -> str:
+def page(record: Mapping[str, Any], drawn: Sequence[Mapping[str, Any]]) -> str:
     """report.html: a record as in demo.json and each scene's pictures, in one file."""
     templates = environment(html=True, change_in_points=change_in_points, uri=data_uri, zip=zip)
     source = resources.files("pixalign.scenes").joinpath("demo.html.j2").read_text("utf-8")
@@ -121,23 +103,18 @@ def page(record: Mapping[str, Any], drawn: Sequence[ScenePanels]) -> str:
     )
 
 
-# ---- summary.png ----
-
-
 def summary_picture(
-    scenes: Sequence[Mapping[str, Any]], drawn: Sequence[ScenePanels]
+    scenes: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]]
 ) -> Image.Image:
     """The first scene of each rule as a row: picture, truth, both masks, each class's IoU."""
-    firsts = {scene["rule"]: index for index, scene in reversed(list(enumerate(scenes)))}
-    rows = []
-    for index in sorted(firsts.values()):
-        one = drawn[index]
-        enlarged = [
-            image.resize((CELL, CELL), Image.Resampling.NEAREST)
-            for image in (one.picture, one.truth, one.before, one.after)
-        ]
-        rows.append([*enlarged, _figures(scenes[index])])
-    return picture_grid(rows, headings=(*MASKS, "IoU in %, before and after"), gap=GAP, text=21)
+    rows: dict[str, list[Image.Image]] = {}
+    for scene, images in zip(scenes, drawn, strict=True):
+        if scene["rule"] not in rows:
+            shown = (images[name] for name in ("picture", "truth", "before", "after"))
+            large = [image.resize((CELL, CELL), Image.Resampling.NEAREST) for image in shown]
+            rows[scene["rule"]] = [*large, _figures(scene)]
+    headings = (*MASKS, "IoU in %, before and after")
+    return picture_grid(list(rows.values()), headings=headings, gap=GAP, text=21)
 
 
 def _figures(scene: Mapping[str, Any]) -> Image.Image:

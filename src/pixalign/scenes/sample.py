@@ -6,8 +6,8 @@ is the same however the indices are batched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,16 +53,13 @@ class SceneBatch:
     tints: np.ndarray  # int64 [B, K], index into COLOURS, 0 = natural colours
     backgrounds: np.ndarray  # float32 [B, 15], three colours and two waves (see render)
     order: np.ndarray  # int64 [B, K], the slots in the order in which captions name them
-    captions: tuple[str, ...]  # one per scene
+    captions: tuple[str, ...] = ()  # one per scene
 
     def __len__(self) -> int:
-        return len(self.captions)
+        return len(self.labels)
 
     def __getitem__(self, scenes: slice) -> SceneBatch:
-        return SceneBatch(**{field.name: getattr(self, field.name)[scenes] for field in FIELDS})
-
-
-FIELDS = fields(SceneBatch)
+        return SceneBatch(**{name: column[scenes] for name, column in vars(self).items()})
 
 
 def sample_scenes(split: str, start: int, count: int, *, objects: int | None = None) -> SceneBatch:
@@ -89,15 +86,16 @@ def from_chunks(chunk: Callable[[int], SceneBatch], start: int, count: int) -> S
 
 def concatenate(batches: list[SceneBatch]) -> SceneBatch:
     """One batch of all scenes, in order; the batches have equally many slots."""
-    columns = {field.name: [getattr(batch, field.name) for batch in batches] for field in FIELDS}
-    captions = tuple(caption for part in columns.pop("captions") for caption in part)
-    arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
+    names = [name for name in vars(batches[0]) if name != "captions"]
+    arrays = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
+    captions = tuple(caption for batch in batches for caption in batch.captions)
     return SceneBatch(**arrays, captions=captions)
 
 
 def full_captions(batch: SceneBatch) -> list[str]:
     """ "a photo of dog, palm tree": every class once, bare names."""
-    return [_full_caption(groups) for groups in class_slots(batch)]
+    names = class_names()
+    return [PREFIX + ", ".join(names[i] for i in groups) for groups in class_slots(batch)]
 
 
 def attribute_captions(batch: SceneBatch) -> list[str]:
@@ -105,7 +103,15 @@ def attribute_captions(batch: SceneBatch) -> list[str]:
 
     The last classes lose their attributes where the caption would be too long.
     """
-    return [_attribute_caption(batch, *pair) for pair in enumerate(class_slots(batch))]
+    captions = []
+    for phrases in class_phrases(batch):
+        rich, bare = list(phrases.values()), [class_names()[label] for label in phrases]
+        for kept in range(len(rich), -1, -1):
+            caption = PREFIX + ", ".join(rich[:kept] + bare[kept:])
+            if len(caption.split()) + caption.count(",") <= MAX_WORDS:
+                break
+        captions.append(caption)
+    return captions
 
 
 def class_phrases(batch: SceneBatch) -> list[dict[int, str]]:
@@ -113,9 +119,13 @@ def class_phrases(batch: SceneBatch) -> list[dict[int, str]]:
 
     Unlike in `attribute_captions`, no class loses its attributes.
     """
+    columns = (class_slots(batch), batch.sizes.tolist(), batch.tints.tolist())
     return [
-        {label: _described(batch, scene, label, slots) for label, slots in groups.items()}
-        for scene, groups in enumerate(class_slots(batch))
+        {
+            label: _described(label, [sizes[i] for i in slots], {tints[i] for i in slots})
+            for label, slots in groups.items()
+        }
+        for groups, sizes, tints in zip(*columns, strict=True)
     ]
 
 
@@ -131,36 +141,17 @@ def class_slots(batch: SceneBatch) -> list[dict[int, list[int]]]:
     return scenes
 
 
-def _full_caption(groups: dict[int, list[int]]) -> str:
-    names = class_names()
-    return PREFIX + ", ".join(names[label] for label in groups)
-
-
-def _attribute_caption(batch: SceneBatch, scene: int, groups: dict[int, list[int]]) -> str:
-    bare = [class_names()[label] for label in groups]
-    rich = [_described(batch, scene, label, slots) for label, slots in groups.items()]
-    for kept in range(len(rich), -1, -1):
-        caption = PREFIX + ", ".join(rich[:kept] + bare[kept:])
-        if len(caption.split()) + caption.count(",") <= MAX_WORDS:
-            break
-    return caption
-
-
-def _described(batch: SceneBatch, scene: int, label: int, slots: list[int]) -> str:
+def _described(label: int, sizes: list[float], tints: set[int]) -> str:
     """A class with the attributes that all its objects share."""
-    words = []
-    if len(slots) > 1:
-        words.append(COUNT_WORDS.get(len(slots), "many"))
-    sizes = batch.sizes[scene, slots]
-    if sizes.max() < SMALL:
+    several = len(sizes) > 1
+    words = [COUNT_WORDS.get(len(sizes), "many")] if several else []
+    if max(sizes) < SMALL:
         words.append("small")
-    if sizes.min() > LARGE:
+    if min(sizes) > LARGE:
         words.append("large")
-    tints = set(batch.tints[scene, slots].tolist())
     if len(tints) == 1 and tints != {0}:
         words.append(COLOURS[tints.pop()])
-    words.append((plurals() if len(slots) > 1 else class_names())[label])
-    return " ".join(words)
+    return " ".join([*words, (plurals() if several else class_names())[label]])
 
 
 def _chunk(split: str, number: int, objects: int | None) -> SceneBatch:
@@ -208,7 +199,6 @@ def _chunk(split: str, number: int, objects: int | None) -> SceneBatch:
         tints=tints,
         backgrounds=draw_backgrounds(rng),
         order=rng.permuted(np.tile(slot, (CHUNK, 1)), axis=1),
-        captions=("",) * CHUNK,
     )
     captions = _training_captions(rng, batch) if split == "train" else full_captions(batch)
     return replace(batch, captions=tuple(captions))
@@ -279,18 +269,13 @@ def draw_backgrounds(rng: np.random.Generator) -> np.ndarray:
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def _training_captions(rng: np.random.Generator, batch: SceneBatch) -> list[str]:
+def _training_captions(rng: np.random.Generator, batch: SceneBatch) -> Iterator[str]:
     """Full captions, some of them replaced: empty, one class of several, or attributes."""
-    captions = []
-    for scene, (draw, groups) in enumerate(
-        zip(rng.random(len(batch)).tolist(), class_slots(batch), strict=True)
-    ):
+    draws, captions = rng.random(len(batch)).tolist(), full_captions(batch)
+    for draw, full, rich in zip(draws, captions, attribute_captions(batch), strict=True):
         if draw < EMPTY:
-            captions.append("")
+            yield ""
         elif draw < EMPTY + ONE:
-            captions.append(PREFIX + class_names()[next(iter(groups))])
-        elif draw < EMPTY + ONE + ATTRIBUTES:
-            captions.append(_attribute_caption(batch, scene, groups))
+            yield full.split(",")[0]
         else:
-            captions.append(_full_caption(groups))
-    return captions
+            yield rich if draw < EMPTY + ONE + ATTRIBUTES else full
