@@ -162,10 +162,9 @@ def _tint_table(device: torch.device) -> Tensor:
 
     Brightness L becomes dark + L (light - dark): affine in colour, so exact when premultiplied.
     """
-    table = [torch.tensor([[1.0, 0.0, 0.0]]).expand(3, 3)]
-    for name in COLOURS[1:]:
-        dark = 0.3 * torch.tensor(TINTS[name])
-        light = 1.2 * torch.tensor(TINTS[name]) + 0.25
-        shading = (1 - NATURAL_SHARE) * torch.stack([light - dark, dark], dim=1)
-        table.append(torch.cat([torch.full((3, 1), NATURAL_SHARE), shading], dim=1))
-    return torch.stack(table).to(device)
+    tints = torch.tensor([TINTS[name] for name in COLOURS[1:]])
+    dark, light = 0.3 * tints, 1.2 * tints + 0.25
+    kept = torch.full_like(tints, NATURAL_SHARE)
+    tinted = torch.stack([kept, (1 - kept) * (light - dark), (1 - kept) * dark], dim=-1)
+    natural = torch.tensor([1.0, 0.0, 0.0]).expand(1, 3, 3)
+    return torch.cat([natural, tinted]).to(device)

@@ -71,15 +71,18 @@ def sample_scenes(split: str, start: int, count: int, *, objects: int | None = N
     check_choice("split", split, tuple(SPLITS))
     if objects is not None:
         check_choice("objects", objects, tuple(range(1, SLOTS + 1)))
-    return from_chunks(lambda number: _chunk(split, number, objects), start, count)
+    return from_chunks(lambda rng: _chunk(rng, split, objects), SPLITS[split], start, count)
 
 
-def from_chunks(chunk: Callable[[int], SceneBatch], start: int, count: int) -> SceneBatch:
-    """Scenes start .. start + count - 1, cut from whole chunks drawn by their number."""
+def from_chunks(
+    chunk: Callable[[np.random.Generator], SceneBatch], seed: int, start: int, count: int
+) -> SceneBatch:
+    """Scenes start .. start + count - 1, cut from whole chunks, each of a generator of its own."""
     if start < 0 or count < 1:
         raise ValueError(f"start is {start}, count is {count}; allowed: start >= 0, count >= 1")
     first, last = start // CHUNK, (start + count - 1) // CHUNK
-    chunks = [chunk(number) for number in range(first, last + 1)]
+    generators = (np.random.Philox(key=[seed, number]) for number in range(first, last + 1))
+    chunks = [chunk(np.random.Generator(generator)) for generator in generators]
     offset = start - first * CHUNK
     return concatenate(chunks)[offset : offset + count]
 
@@ -154,9 +157,8 @@ def _described(label: int, sizes: list[float], tints: set[int]) -> str:
     return " ".join([*words, (plurals() if several else class_names())[label]])
 
 
-def _chunk(split: str, number: int, objects: int | None) -> SceneBatch:
+def _chunk(rng: np.random.Generator, split: str, objects: int | None) -> SceneBatch:
     """The CHUNK scenes of one generator."""
-    rng = np.random.Generator(np.random.Philox(key=[SPLITS[split], number]))
     counts = 1 + rng.choice(SLOTS, size=CHUNK, p=OBJECT_COUNTS)
     copied = rng.random(CHUNK) < COPIES
     extra = 1 + rng.integers(0, 2, CHUNK)  # how often more than once the copied class stands
@@ -189,10 +191,14 @@ def _chunk(split: str, number: int, objects: int | None) -> SceneBatch:
     labels, sizes, tints, full = (
         np.take_along_axis(array, painted, 1) for array in (labels, sizes, tints, full)
     )
+    styles = rng.integers(0, 2, (CHUNK, SLOTS))
+    tolerance = rng.choice(TOLERANCES, size=CHUNK, p=TOLERANCE_SHARES)[:, None]
+    centres = np.full((CHUNK, SLOTS, 2), np.inf)
+    settle(centres, sizes, draw_candidates(rng, sizes, CANDIDATES), full, tolerance)
     batch = SceneBatch(
         labels=labels,
-        styles=rng.integers(0, 2, (CHUNK, SLOTS)),
-        centres=_place(rng, sizes, full),
+        styles=styles,
+        centres=centres.astype(np.float32),
         sizes=sizes.astype(np.float32),
         angles=rng.uniform(-ROTATION, ROTATION, (CHUNK, SLOTS)).astype(np.float32),
         flips=rng.random((CHUNK, SLOTS)) < 0.5,
@@ -221,39 +227,34 @@ def _draw_classes(rng: np.random.Generator, shares: np.ndarray, distinct: np.nda
     return np.take_along_axis(np.where(empty, -1, classes), shuffled, 1)
 
 
-def _place(rng: np.random.Generator, sizes: np.ndarray, full: np.ndarray) -> np.ndarray:
-    """float32 [CHUNK, SLOTS, 2]: centres (y, x), each the first of some random candidates whose
-    overlap with the earlier objects the scene tolerates, else the one with the least overlap."""
-    tolerance = rng.choice(TOLERANCES, size=CHUNK, p=TOLERANCE_SHARES)[:, None]
-    candidates = draw_candidates(rng, sizes, CANDIDATES)
-    centres = candidates[:, :, 0].copy()
-    for slot in range(1, SLOTS):
-        covered = overlaps(candidates[:, slot], sizes[:, slot], centres[:, :slot], sizes[:, :slot])
-        total = np.where(full[:, :slot, None], covered, 0).sum(1)
-        best = np.argmin(np.maximum(total - tolerance, 0), axis=1)
-        centres[:, slot] = candidates[np.arange(CHUNK), slot, best]
-    return centres.astype(np.float32)
-
-
 def draw_candidates(rng: np.random.Generator, sizes: np.ndarray, count: int) -> np.ndarray:
     """[B, K, count, 2]: random centres that keep objects of ``sizes`` [B, K] in the picture."""
     radii = REACH * sizes[..., None, None]
     return radii + (1 - 2 * radii) * rng.random((*sizes.shape, count, 2))
 
 
-def overlaps(
-    candidates: np.ndarray, size: np.ndarray, centres: np.ndarray, sizes: np.ndarray
-) -> np.ndarray:
-    """[B, K, C]: how far an object of ``size`` [B] at each candidate [B, C, 2] reaches into each
-    object of ``centres`` [B, K, 2] and ``sizes`` [B, K], both seen as discs.
+def settle(
+    centres: np.ndarray,
+    sizes: np.ndarray,
+    candidates: np.ndarray,
+    full: np.ndarray,
+    tolerance: np.ndarray | float = 0.0,
+) -> None:
+    """Give the first k slots their ``centres`` [B, K, 2], one after the other, in place.
 
-    In radii of the smaller disc: 0 apart, 1 its centre on the other's rim, 2 and more inside.
+    Each gets the first of its ``candidates`` [B, k, C, 2] at which it reaches no farther than
+    tolerated into the objects that stand (``full`` bool [B, K], centre not infinite), else the
+    best one. Objects are discs; the reach into each is counted in radii of the smaller of the two:
+    0 apart, 1 its centre on the other's rim, 2 and more inside.
     """
-    distance = np.linalg.norm(candidates[:, None] - centres[:, :, None], axis=-1)
-    reach = REACH * (size[:, None] + sizes)
-    smaller = REACH * np.minimum(size[:, None], sizes)
-    depth: np.ndarray = np.maximum(reach[..., None] - distance, 0) / smaller[..., None]
-    return depth
+    for slot in range(candidates.shape[1]):
+        size, places = sizes[:, [slot]], candidates[:, slot]
+        distance = np.linalg.norm(places[:, None] - centres[:, :, None], axis=-1)  # [B, K, C]
+        reach, smaller = REACH * (size + sizes), REACH * np.minimum(size, sizes)
+        depth = np.maximum(reach[..., None] - distance, 0) / smaller[..., None]
+        overlap = np.where(full[..., None], depth, 0).sum(1)
+        best = np.argmin(np.maximum(overlap - tolerance, 0), axis=1)
+        centres[:, slot] = places[np.arange(len(places)), best]
 
 
 def draw_backgrounds(rng: np.random.Generator) -> np.ndarray:
