@@ -25,7 +25,7 @@ COPIES = 0.15  # share of the scenes of 3 or 4 objects in which one class stands
 SIZES = ((0.25, 0.65), (0.19, 0.62), (0.16, 0.55), (0.15, 0.46))  # by number of objects
 SMALL, LARGE = 0.25, 0.5  # sizes that captions call so
 ROTATION = np.deg2rad(25)
-# How far a scene lets an object reach into the others (see overlaps), and how often.
+# How far a scene lets an object reach into the others (see settle), and how often.
 TOLERANCES, TOLERANCE_SHARES = (0.0, 0.8, 1.2), (0.3, 0.35, 0.35)
 CANDIDATES = 12
 REACH = 0.42  # an object's radius as a share of its size
