@@ -62,7 +62,9 @@ class GateScenes:
             prompt = compose(phrases, range(len(phrases)), "a photo of {}")
             prompts.append(prompt.text)
             columns.append(_averaging(backbone, prompt, length))
-            objects.append(_masks(mask, present))
+            own = [mask == label + 1 for label in present]
+            none = [torch.zeros_like(own[0])] * (SLOTS - len(own))
+            objects.append(torch.stack([*own, *none]).float())
         shape = (len(POSITIONS), *latents.shape[1:])
         return cls(
             latents=latents,
@@ -86,14 +88,6 @@ def _averaging(backbone: Backbone, prompt: Prompt, length: int) -> Tensor:
     return matrix
 
 
-def _masks(mask: Tensor, present: Sequence[int]) -> Tensor:
-    """float32 [K, s, s]: one mask for each class that is present."""
-    masks = mask.new_zeros((SLOTS, *mask.shape), dtype=torch.float32)
-    for index, label in enumerate(present):
-        masks[index] = (mask == label + 1).float()
-    return masks
-
-
 @torch.no_grad()
 def measure_gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
     """The gates of a model.
@@ -110,10 +104,9 @@ def measure_gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
     pointing: dict[str, float] = {}
     for index, position in enumerate(POSITIONS):
         maps = _read(backbone, sites, scenes, index)
-        height, width = max((m.shape[-2:] for m in maps.values()), key=lambda hw: hw[0] * hw[1])
-        grid = (height, width)
-        named = {name: resize(maps[site], grid) for name, site in zip(names, sites, strict=True)}
-        named["all"] = _combined(list(maps.values()), sites)
+        height, width = max((m.shape[-2:] for m in maps), key=lambda grid: grid[0] * grid[1])
+        named = {n: resize(m, (height, width)) for n, m in zip(names, maps, strict=True)}
+        named["all"] = _combined(maps, sites)
         for name, values in named.items():
             entry = layer_gates(values[: scenes.several], scenes.objects[: scenes.several])
             layers.setdefault(name, {})[f"{position:g}"] = entry
@@ -139,30 +132,28 @@ def evaluate_gates(folder: str | Path, scenes: int, single: int, device: str) ->
     return measure_gates(backbone, drawn)
 
 
-def _read(
-    backbone: Backbone, sites: list[Site], scenes: GateScenes, index: int
-) -> dict[Site, Tensor]:
+def _read(backbone: Backbone, sites: list[Site], scenes: GateScenes, index: int) -> list[Tensor]:
     """Each site's maps [B, K + 1, h, w] at one of POSITIONS."""
     positions = torch.full((len(scenes.latents),), POSITIONS[index])
     steps, text = backbone.schedule.at_positions(positions), backbone.encode_text(scenes.prompts)
     noised = steps.noised(scenes.latents, scenes.noise[index].expand_as(scenes.latents))
     reader = AttentionReader(sites)
-    parts: dict[Site, list[Tensor]] = {site: [] for site in sites}
+    parts: list[list[Tensor]] = []
     with reader.attached(backbone.denoiser):
         for rows in torch.split(torch.arange(len(noised)), _BATCH):
             reader.columns = scenes.columns[rows]
             backbone.predict(noised[rows], steps[rows], text[rows])
-            for site in sites:
-                parts[site].append(reader.cross[site])
-    return {site: torch.cat(found) for site, found in parts.items()}
+            parts.append([reader.cross[site] for site in sites])
+    return [torch.cat(maps) for maps in zip(*parts, strict=True)]
 
 
 def _combined(maps: Sequence[Tensor], sites: Sequence[Site]) -> Tensor:
     """The plain mean over layers, each map first divided by its own mean: [B, K + 1, h, w]."""
-    scale = [m.mean((2, 3), keepdim=True).clamp_min(1e-12) for m in maps]
-    for means in scale:
+    scaled = []
+    for layer in maps:
+        means = layer.mean((2, 3), keepdim=True).clamp_min(1e-12)
         means[:, -1] = 1  # the mass on start, end and padding stays what it is
-    scaled = [m / means for m, means in zip(maps, scale, strict=True)]
+        scaled.append(layer / means)
     return combine_layers(scaled, text_layers(sites), "uniform")
 
 
@@ -203,13 +194,10 @@ def pointing_share(maps: Tensor, objects: Tensor) -> float:
 
 def format_gates(result: Mapping[str, Any]) -> str:
     """The gates as a few lines: for each layer and position, sink mass and both AUCs."""
-    layers = result["layers"]
-    positions = list(next(iter(layers.values())))
-    head = "".join(f" | t={p:<4} sink other backg" for p in positions)
+    pointing = result["pointing"]
+    lines = ["gates     " + "".join(f" | t={p:<4} sink other backg" for p in pointing)]
     cell = " |        {sink:.2f}  {other:.3f} {background:.3f}"
-    lines = [
-        f"{'gates':<10}{head}",
-        *(f"{n:<10}" + "".join(cell.format(**e) for e in x.values()) for n, x in layers.items()),
-    ]
-    pointing = " ".join(f"t={p} {value:.2f}" for p, value in result["pointing"].items())
-    return "\n".join([*lines, f"pointing (one object) {pointing}; best layer {result['best']}"])
+    for name, entries in result["layers"].items():
+        lines.append(f"{name:<10}" + "".join(cell.format(**entry) for entry in entries.values()))
+    shares = " ".join(f"t={p} {value:.2f}" for p, value in pointing.items())
+    return "\n".join([*lines, f"pointing (one object) {shares}; best layer {result['best']}"])

@@ -54,23 +54,21 @@ def cell_targets(
 
 
 def cell_losses(
-    logits: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor], weights: tuple[Tensor, Tensor]
+    logits: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor], weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropies of classes and of colours, means over the cells.
 
-    ``weights`` are those of the classes [classes] and of the colours [8]. Objects and background
-    count half each in the first, however much of the pictures they cover; cells of colour -1 do
-    not count in the second.
+    Objects and background count half each in the first, however much of the pictures they cover;
+    ``weights`` [8] are those of the colours, and cells of colour -1 do not count.
     """
     shares, colours = targets
     missed = -functional.log_softmax(logits[0].float(), 1) * shares
-    by_class = weights[0][:, None, None]
-    objects = (by_class * missed[:, 1:]).sum() / (by_class * shares[:, 1:]).sum().clamp_min(1e-6)
+    objects = missed[:, 1:].sum() / shares[:, 1:].sum().clamp_min(1e-6)
     ground = missed[:, 0].sum() / shares[:, 0].sum().clamp_min(1e-6)
     tints = functional.cross_entropy(
-        logits[1].float(), colours, weight=weights[1], ignore_index=-1, reduction="sum"
+        logits[1].float(), colours, weight=weights, ignore_index=-1, reduction="sum"
     )
-    total = (weights[1][colours.clamp_min(0)] * (colours >= 0)).sum()
+    total = (weights[colours.clamp_min(0)] * (colours >= 0)).sum()
     return (objects + ground) / 2, tints / total.clamp_min(1e-6)
 
 

@@ -100,12 +100,12 @@ class Stream:
         self.draw = partial(sample_scenes, split)
         self.batches = -(-CHUNK // batch)  # of a block: scenes are drawn in whole chunks anyway
         self._number = -1
-        self._block: SceneBatch | None = None
+        self._block: SceneBatch
         self._ahead: Generator[tuple[int, int, SceneBatch]] | None = None
 
     def __getitem__(self, index: int) -> SceneTensors:
         number, place = divmod(index, self.batches)
-        if self._block is None or number != self._number:
+        if number != self._number:
             if self._ahead is None or number != self._number + 1:
                 self.close()
                 count = self.batch * self.batches

@@ -133,11 +133,12 @@ def test_towers_begin_with_the_words_of_sd1(finished, stage_of):
 def test_matching_tensors_are_copied():
     first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     other = torch.nn.Sequential(torch.nn.Linear(3, 2))
-    assert copy_matching(first, second) == 8
+    wide, kept = torch.nn.Linear(4, 2), other[0].weight.clone()
+    for network in (first, other, wide):
+        copy_matching(network, second)
     assert torch.equal(first.weight, second.weight)
-    assert copy_matching(other, second) == 0
-    wide = torch.nn.Linear(4, 2)
-    assert copy_matching(wide, second) == 2  # the bias
+    assert torch.equal(other[0].weight, kept)  # it has another name
+    assert torch.equal(wide.bias, second.bias)  # its weight has another shape
 
 
 def test_a_family_continues_from_its_own_pipeline(finished, stage_of):
