@@ -35,11 +35,6 @@ def record(written):
     return json.loads((written / "demo.json").read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def report(written):
-    return (written / "report.html").read_text(encoding="utf-8")
-
-
 # ---- choosing ----
 
 
@@ -76,9 +71,7 @@ def test_each_rule_takes_the_first_that_are_left():
     start, numbers = 40, {rule: [] for rule in RULES}
     for rule, scene in choose(5, start):
         numbers[rule].append(scene.number)
-    assert {rule: len(found) for rule, found in numbers.items()} == {
-        "rare": 2, "small": 1, "hidden": 1, "crowded": 1,
-    }  # fmt: skip
+    assert [len(numbers[rule]) for rule in ("rare", "small", "hidden", "crowded")] == [2, 1, 1, 1]
     taken = []
     for rule in ("rare", "small", "crowded"):  # the first hidden one lies too far for this loop
         fitting = (n for n in range(start, start + 200) if rule in rules_of(n) and n not in taken)
@@ -133,9 +126,8 @@ def test_summary_by_hand(record):
         row("small", (0.8, 0.8), (0.1, 0.4)),
     ]
     summary = summarise_demo(rows)
-    assert summary["by_rule"]["rare"] == pytest.approx(
-        {"count": 2, "mean_iou_before": 0.5, "mean_iou_after": 0.5}
-    )
+    rare = {"count": 2, "mean_iou_before": 0.5, "mean_iou_after": 0.5}
+    assert summary["by_rule"]["rare"] == pytest.approx(rare)
     assert summary["all"]["mean_iou_after"] == pytest.approx(0.6)
     assert summary["classes"] == pytest.approx(
         {
@@ -156,20 +148,15 @@ def test_summary_by_hand(record):
 # ---- files ----
 
 
-def test_files(written, record):
+def test_files_and_record_are_complete(written, record, sd1):
     assert {path.name for path in written.iterdir()} == FILES
     with Image.open(written / "summary.png") as image:
-        assert image.mode == "RGB"
-        assert image.width > 1000
+        assert (image.mode, image.width > 1000) == ("RGB", True)
     settings = "scenes=2, seed=1, config=config"
     assert record["command"] == f"pixalign.scenes.demo.demo(model, {str(written)!r}, {settings})"
-
-
-def test_record_is_complete(record, sd1):
     assert [scene["rule"] for scene in record["scenes"]] == ["rare", "small"]
-    assert record["start"] == 1000
     assert all(scene["scene"] >= 1000 for scene in record["scenes"])
-    assert record["seed"] == 1
+    assert (record["start"], record["seed"]) == (1000, 1)
     assert record["versions"]["torch"]
     assert record["model"]["name"] == type(sd1).__name__
     for scene in record["scenes"]:
@@ -216,7 +203,8 @@ class Reader(HTMLParser):
             self.rows[-1] += f" {data.strip()}"
 
 
-def test_page_needs_nothing_else(report):
+def test_page_needs_nothing_else(written):
+    report = (written / "report.html").read_text(encoding="utf-8")
     tags = Reader(report).tags
     images = [attributes for tag, attributes in tags if tag == "img"]
     assert images
@@ -228,7 +216,8 @@ def test_page_needs_nothing_else(report):
     assert not [text for text in ("http", "url(", "@import") if text in shown]
 
 
-def test_page_shows_the_numbers_of_the_record(report, record):
+def test_page_shows_the_numbers_of_the_record(written, record):
+    report = (written / "report.html").read_text(encoding="utf-8")
     rows = [" ".join(text.split()) for text in Reader(report).rows]
     for scene in record["scenes"]:
         for one in scene["classes"]:
@@ -272,12 +261,9 @@ def test_page_of_uncalibrated_maps_has_no_elbo_and_other_files_stay(sd1, tmp_pat
 
 
 def test_bad_values_are_refused_before_the_model_is_asked(tmp_path):
-    for change, said in (
-        ({"scenes": 0}, "scenes is 0; allowed"),
-        ({"seed": -1}, "seed is -1; allowed"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            demo(None, tmp_path / "out", **change)
+    for name, value in {"scenes": 0, "seed": -1}.items():
+        with pytest.raises(ValueError, match=f"{name} is {value}; allowed"):
+            demo(None, tmp_path / "out", **{name: value})
         assert not (tmp_path / "out").exists()
     (tmp_path / "out").write_text("")
     with pytest.raises(NotADirectoryError, match="is a file"):
