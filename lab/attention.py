@@ -92,27 +92,25 @@ def _averaging(backbone: Backbone, prompt: Prompt, length: int) -> Tensor:
 def measure_gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
     """The gates of a model.
 
-    "layers" holds for each layer that reads text, and for the mean of all, at each position of
-    the schedule: the mass on start, end and padding, and the AUC of a class's map inside its own
-    object against other objects and against the background; all on the finest layer's grid, so
-    that every layer is measured on the same objects. "pointing" is the share of
-    single-object scenes in which the highest cell of the mean map lies on the object.
+    "layers" holds `layer_gates` of each layer that reads text and of the mean of all, by position
+    of the schedule, on the finest layer's grid, so that all are measured on the same objects;
+    "pointing" the share of single-object scenes whose mean map is highest on the object.
     """
     sites = [site for site in backbone.sites if site.reads_text]
     names = text_layers(sites).names
     layers: dict[str, dict[str, Any]] = {}
     pointing: dict[str, float] = {}
-    for index, position in enumerate(POSITIONS):
+    for index, position in enumerate(f"{position:g}" for position in POSITIONS):
         maps = _read(backbone, sites, scenes, index)
         height, width = max((m.shape[-2:] for m in maps), key=lambda grid: grid[0] * grid[1])
         named = {n: resize(m, (height, width)) for n, m in zip(names, maps, strict=True)}
         named["all"] = _combined(maps, sites)
         for name, values in named.items():
             entry = layer_gates(values[: scenes.several], scenes.objects[: scenes.several])
-            layers.setdefault(name, {})[f"{position:g}"] = entry
+            layers.setdefault(name, {})[position] = entry
         single, objects = (x[scenes.several :, 0] for x in (named["all"], scenes.objects))
-        pointing[f"{position:g}"] = pointing_share(single, objects)
-    first = f"{POSITIONS[0]:g}"
+        pointing[position] = pointing_share(single, objects)
+    first = next(iter(pointing))
     best = max((name for name in layers if name != "all"), key=lambda n: layers[n][first]["other"])
     return {
         "auc_other_best": layers[best][first]["other"],
@@ -158,7 +156,8 @@ def _combined(maps: Sequence[Tensor], sites: Sequence[Site]) -> Tensor:
 
 
 def layer_gates(maps: Tensor, objects: Tensor) -> dict[str, float]:
-    """Gates of one layer's maps [B, K + 1, h, w] under masks [B, K, s, s]."""
+    """Of one layer's maps [B, K + 1, h, w] under masks [B, K, s, s]: the mass on start, end and
+    padding, and the AUC inside a class's own object against other objects and background."""
     share = functional.interpolate(objects, maps.shape[-2:], mode="area")
     own = share > 0.5  # [B, K, h, w]
     others = (own.sum(1, keepdim=True) - own.long()) > 0

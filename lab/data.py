@@ -29,6 +29,7 @@ from pixalign.scenes.render import Rendered, render
 from pixalign.scenes.sample import CHUNK, SceneBatch, sample_scenes
 
 _ENDLESS = 2**40  # scenes
+Sampled = TypeVar("Sampled")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +58,6 @@ def scenes(
 ) -> SceneTensors:
     """Scenes start .. start + count - 1 of a split."""
     return rendered(sample_scenes(split, start, count, objects=objects), size, device)
-
-
-Sampled = TypeVar("Sampled")
 
 
 def sampled_ahead(
