@@ -73,7 +73,7 @@ def cell_losses(
 
 
 def blurred(images: Tensor, share: float, largest: float, seed: int) -> Tensor:
-    """[B, C, H, W] whose first images are made smaller by 1 to ``largest`` and enlarged again.
+    """[B, C, S, S] whose first images are made smaller by 1 to ``largest`` and enlarged again.
 
     They are ``share`` of all, in up to four groups of one factor each.
     """
@@ -83,10 +83,9 @@ def blurred(images: Tensor, share: float, largest: float, seed: int) -> Tensor:
     groups = images[:many].chunk(4)
     draws = torch.rand(len(groups), generator=torch.Generator().manual_seed(seed))
     factors = 1 + (largest - 1) * draws
-    side = (images.shape[-2], images.shape[-1])
-    done = []
+    side, done = images.shape[-1], []
     for group, factor in zip(groups, factors.tolist(), strict=True):
-        less = (round(side[0] / factor), round(side[1] / factor))
+        less = round(side / factor)
         small = functional.interpolate(group, less, mode="bilinear", antialias=True)
         done.append(functional.interpolate(small, side, mode="bilinear"))
     return torch.cat([*done, images[many:]])
