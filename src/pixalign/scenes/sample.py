@@ -194,7 +194,7 @@ def _chunk(rng: np.random.Generator, split: str, objects: int | None) -> SceneBa
     styles = rng.integers(0, 2, (CHUNK, SLOTS))
     tolerance = rng.choice(TOLERANCES, size=CHUNK, p=TOLERANCE_SHARES)[:, None]
     centres = np.full((CHUNK, SLOTS, 2), np.inf)
-    settle(centres, sizes, draw_candidates(rng, sizes, CANDIDATES), full, tolerance)
+    settle(rng, centres, sizes, full, CANDIDATES, tolerance)
     batch = SceneBatch(
         labels=labels,
         styles=styles,
@@ -227,29 +227,27 @@ def _draw_classes(rng: np.random.Generator, shares: np.ndarray, distinct: np.nda
     return np.take_along_axis(np.where(empty, -1, classes), shuffled, 1)
 
 
-def draw_candidates(rng: np.random.Generator, sizes: np.ndarray, count: int) -> np.ndarray:
-    """[B, K, count, 2]: random centres that keep objects of ``sizes`` [B, K] in the picture."""
-    radii = REACH * sizes[..., None, None]
-    return radii + (1 - 2 * radii) * rng.random((*sizes.shape, count, 2))
-
-
 def settle(
+    rng: np.random.Generator,
     centres: np.ndarray,
     sizes: np.ndarray,
-    candidates: np.ndarray,
     full: np.ndarray,
+    count: int,
     tolerance: np.ndarray | float = 0.0,
 ) -> None:
-    """Give the first k slots their ``centres`` [B, K, 2], one after the other, in place.
+    """Give slots whose ``centres`` [B, K, 2] are infinite theirs, one after the other, in place.
 
-    Each gets the first of its ``candidates`` [B, k, C, 2] at which it reaches no farther than
-    tolerated into the objects that stand (``full`` bool [B, K], centre not infinite), else the
-    best one. Objects are discs; the reach into each is counted in radii of the smaller of the two:
-    0 apart, 1 its centre on the other's rim, 2 and more inside.
+    Each gets the first of ``count`` random places inside the picture at which it reaches no
+    farther than tolerated into the objects that stand (``full`` bool [B, K]), else the best one.
+    Objects are discs; the reach into each is counted in radii of the smaller of the two: 0 apart,
+    1 its centre on the other's rim, 2 and more inside.
     """
-    for slot in range(candidates.shape[1]):
-        size, places = sizes[:, [slot]], candidates[:, slot]
-        distance = np.linalg.norm(places[:, None] - centres[:, :, None], axis=-1)  # [B, K, C]
+    slots = np.flatnonzero(np.isinf(centres[0, :, 0]))
+    radii = REACH * sizes[:, slots, None, None]
+    candidates = radii + (1 - 2 * radii) * rng.random((len(centres), len(slots), count, 2))
+    for slot, places in zip(slots, candidates.swapaxes(0, 1), strict=True):
+        size = sizes[:, [slot]]
+        distance = np.linalg.norm(places[:, None] - centres[:, :, None], axis=-1)  # [B, K, count]
         reach, smaller = REACH * (size + sizes), REACH * np.minimum(size, sizes)
         depth = np.maximum(reach[..., None] - distance, 0) / smaller[..., None]
         overlap = np.where(full[..., None], depth, 0).sum(1)

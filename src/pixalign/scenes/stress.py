@@ -16,7 +16,6 @@ from pixalign.scenes.sample import (
     ROTATION,
     SceneBatch,
     draw_backgrounds,
-    draw_candidates,
     from_chunks,
     full_captions,
     settle,
@@ -98,6 +97,5 @@ def _centres(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
     # The same distance in every scene, so that "occlusion" means the same in every scene.
     gap *= DISTANCE / np.linalg.norm(gap, axis=1, keepdims=True)
     centres[:, OTHER] = centres[:, TARGET] + gap
-    candidates = draw_candidates(rng, sizes[:, :MAX_COPIES], CANDIDATES)
-    settle(centres, sizes, candidates, np.ones(sizes.shape, dtype=bool))
+    settle(rng, centres, sizes, np.ones(sizes.shape, dtype=bool), CANDIDATES)
     return centres
