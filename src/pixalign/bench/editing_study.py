@@ -76,7 +76,7 @@ def trials(count: int, size: int) -> list[Trial]:
     by_objects = [scenes[first : first + each] for first in range(0, 3 * each, each)]
     chosen: list[Trial] = []
     for start in range(0, each, 16):
-        parts = [labelled_scenes(part[start : start + 16], size, "cpu") for part in by_objects]
+        parts = [labelled_scenes(part[start : start + 16], size) for part in by_objects]
         for number, in_turn in enumerate(zip(*parts, strict=True), start):
             chosen += filter(None, (trial(scene, number) for scene in in_turn))
         if len(chosen) >= count:

@@ -236,7 +236,7 @@ def test_check_names_the_first_problems(tmp_path):
 def test_lab_shows_the_study_scenes(split):
     dataset = open_dataset("lab", None, split, limit=40)
     assert dataset.split == split
-    known = labelled_scenes(draw_scenes(split, 40), 128, "cpu")
+    known = labelled_scenes(draw_scenes(split, 40), 128)
     assert len(dataset) == len(known) == 40
     for index in (39, 0, 31, 32, 13):  # in any order, over both chunks
         sample, subject = dataset[index], known[index]
@@ -293,7 +293,7 @@ def test_lab_toy_turns_one_dial_at_a_time():
     assert isinstance(dataset, SceneDataset)
     for dial, level in (("size", 1.0), ("rarity", 0.5)):
         place = groups.index(f"{dial}={level:g}") + 1
-        known = labelled_scenes(stress(dial, level, 1, 1), 128, "cpu")[0]
+        known = labelled_scenes(stress(dial, level, 1, 1), 128)[0]
         assert np.array_equal(dataset[place].image, known.image)
     target = dataset[0].target
     small = groups.index("size=1")
@@ -305,5 +305,5 @@ def test_lab_toy_turns_one_dial_at_a_time():
 def test_lab_is_checked_like_the_others():
     found = check(open_dataset("lab", None, limit=9))
     assert (found.images, found.heights, found.ignored, found.empty) == (9, (128, 128), 0, 0)
-    known = labelled_scenes(draw_scenes("test", 9), 128, "cpu")
+    known = labelled_scenes(draw_scenes("test", 9), 128)
     assert sum(found.images_per_class.values()) == sum(len(subject.labels) for subject in known)
