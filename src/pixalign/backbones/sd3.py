@@ -89,12 +89,10 @@ class StableDiffusion3(Backbone):
         )
         return TextCondition(embeds, pooled)
 
-    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
-        output: Tensor = network(
-            hidden_states=z,
-            timestep=time.float(),
-            encoder_hidden_states=text.embeds,
-            pooled_projections=text.pooled,
-            return_dict=False,
-        )[0]
-        return output
+    def _inputs(self, z: Tensor, time: Tensor, text: TextCondition) -> dict[str, Any]:
+        return {
+            "hidden_states": z,
+            "timestep": time.float(),
+            "encoder_hidden_states": text.embeds,
+            "pooled_projections": text.pooled,
+        }

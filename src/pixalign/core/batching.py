@@ -30,12 +30,9 @@ class BatchSize:
 
     def of(self, latents: Tensor, kind: str) -> int:
         """Images like these latents [1, C, h, w] that go through the network together."""
-        if isinstance(self.requested, int):
-            size = self.requested
-        else:
-            positions = latents.shape[-2] * latents.shape[-1]
-            most = _POSITIONS.get(latents.device.type, 2**16) // MEMORY[self.memory]
-            size = max(1, most // positions)
+        most = _POSITIONS.get(latents.device.type, 2**16) // MEMORY[self.memory]
+        size = max(1, most // latents[0, 0].numel())
+        size = self.requested if isinstance(self.requested, int) else size
         return min(size, self.limits.get(kind, size))
 
     def each(
@@ -57,32 +54,28 @@ class BatchSize:
         ``restart``, which is then called, all parts are: for sums that a failed part may have
         touched.
         """
+        progress = progress or Progress(0, kind, show=False)
         done = 0
-
-        def advance(last: int) -> None:
-            nonlocal done
-            if progress is not None:
-                progress.advance(last - done)
-            done = last
-
         while done < total:
             size = max(1, self.of(latents, kind) // rows)
             size = size if filled else min(size, total)
+            last = min(done + size, total)
             try:
-                while done < total:
-                    last = min(done + size, total)
-                    work(done, last)
-                    advance(last)
-                return
+                work(done, last)
             except RuntimeError as error:
                 if size == 1 or not out_of_memory(error):
                     raise
+            else:
+                progress.advance(last - done)
+                done = last
+                continue
             # Outside the except block, so that the failed pass's tensors are freed first.
             self._halve(kind, size * rows)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if restart is not None:
-                advance(0)
+                progress.advance(-done)
+                done = 0
                 restart()
 
     def _halve(self, kind: str, size: int) -> None:

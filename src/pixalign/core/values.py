@@ -39,10 +39,10 @@ class TokenSpans:
     length: int
 
     def averaging_matrix(self, class_count: int) -> Tensor:
-        """[length, class_count]: a map times this is the mean of each class's columns."""
+        """[length, class_count]: a map times this is the mean of each class's columns, or 0."""
         matrix = torch.zeros(self.length, class_count)
         for index, columns in zip(self.classes, self.columns, strict=True):
-            matrix[list(columns), index] = 1 / len(columns)
+            matrix[list(columns), index] = 1 / max(1, len(columns))
         return matrix
 
 
