@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from pixalign.attention import fused
-from pixalign.attention.hooks import LayerInputs, layer_inputs, watched
+from pixalign.attention.hooks import layer_inputs, watched
 from pixalign.attention.sites import Site
 from pixalign.core.values import Size
 
@@ -69,9 +70,8 @@ class AttentionReader:
         with watched(denoiser, self._start) as hooks:
             for site in self.sites:
                 if site.reads_text or site in self.self_labels:
-                    handle = site.module.register_forward_pre_hook(
-                        self._hook(site), with_kwargs=True
-                    )
+                    observe = partial(self._observe, site)
+                    handle = site.module.register_forward_pre_hook(observe, with_kwargs=True)
                     hooks.callback(handle.remove)
             yield self
 
@@ -91,15 +91,13 @@ class AttentionReader:
         self.cross.clear()
         self.queries.clear()
 
-    def _hook(self, site: Site) -> Any:
-        def observe(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self.columns is not None:
-                self._observe(site, self.columns, layer_inputs(*args, **kwargs).rows(self.rows))
-
-        return observe
-
-    def _observe(self, site: Site, columns: Tensor, inputs: LayerInputs) -> None:
-        hidden, encoder, mask = inputs
+    def _observe(
+        self, site: Site, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        columns = self.columns
+        if columns is None:
+            return
+        hidden, encoder, mask = layer_inputs(*args, **kwargs).rows(self.rows)
         if self.text is not None and site.kind == "cross":
             encoder, mask = self.text.to(hidden), self.text_mask
         query, key = queries_and_keys(site.module, hidden, encoder)
@@ -109,7 +107,8 @@ class AttentionReader:
         label = self.self_labels.get(site)
         owners = torch.zeros(len(query), dtype=torch.long) if self.owners is None else self.owners
         if label is not None:
-            self._count(label, owners)
+            counts = torch.bincount(owners, minlength=self.images)
+            self.self_counts[label] = self.self_counts.get(label, 0) + counts
         denominators = None
         if label is not None and mask is None and fused.usable(query):
             denominators = self._add_fused(label, site, query, key, owners)
@@ -154,10 +153,6 @@ class AttentionReader:
         if label not in self.self_sums:
             self.self_sums[label] = like.new_zeros(self.images, count, count)
         return self.self_sums[label]
-
-    def _count(self, label: str, owners: Tensor) -> None:
-        counts = torch.bincount(owners, minlength=self.images)
-        self.self_counts[label] = self.self_counts.get(label, 0) + counts
 
 
 def add_by_owner(totals: Tensor, values: Tensor, owners: Tensor) -> None:
