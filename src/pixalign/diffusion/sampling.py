@@ -57,10 +57,10 @@ class Sampler:
         with which a step begins and ends.
         """
         indices = range(len(self.path))
-        move = self.path.retreat if backwards else self.path.advance
         for index in reversed(indices) if backwards else indices:
             z = z if before is None else before(index, z)
-            z = move(self.network.objective, (output or self.guided)(index, z), z, index)
+            said = (output or self.guided)(index, z)
+            z = self.path.advance(self.network.objective, said, z, index, backwards=backwards)
             z = z if after is None else after(index, z)
             if bar is not None:
                 bar.advance(len(z))

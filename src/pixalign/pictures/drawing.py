@@ -63,9 +63,8 @@ def overlay(
     picture = Image.fromarray(np.round(blended).astype(np.uint8))
     # Small pictures are enlarged so that the legend can be read beside them.
     enlarge = max(1, round(480 / max(picture.size)))
-    picture = picture.resize(
-        (picture.width * enlarge, picture.height * enlarge), Image.Resampling.NEAREST
-    )
+    size = (picture.width * enlarge, picture.height * enlarge)
+    picture = picture.resize(size, Image.Resampling.NEAREST)
     text_size = int(np.clip(max(picture.size) / 36, 14, 48))
     width = max(picture.width, 24 * text_size)
     return picture_grid([[picture], [_legend(legend, colours[1:], width, text_size)]], gap=0)
