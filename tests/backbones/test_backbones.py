@@ -236,7 +236,7 @@ def _tiny_autoencoder(pipe):
         ),
         (
             lambda pipe: pipe.scheduler.register_to_config(prediction_type="edm"),
-            "'edm'; allowed: epsilon, v_prediction, sample",
+            "'edm'; allowed: 'epsilon', 'v_prediction', 'sample'",
         ),
         (
             lambda pipe: setattr(pipe, "scheduler", EDMDPMSolverMultistepScheduler()),

@@ -23,8 +23,7 @@ from pixalign.attention.hooks import layer_inputs, watched
 from pixalign.attention.sites import Site
 from pixalign.core.values import Size
 
-# Attention probabilities held at once, in elements: 128 MiB of float32.
-_PROBABILITY_BUDGET = 2**25
+_PROBABILITY_BUDGET = 2**25  # probabilities held at once: 128 MiB of float32
 
 
 class AttentionReader:
@@ -116,17 +115,18 @@ class AttentionReader:
             key, images, label = key[:, :, images:], 0, None
         if not site.reads_text and label is None:
             return
-        cross = []
+        depth = query.shape[1] if self.per_head else 1
+        shape = (len(query), depth, query.shape[2], columns.shape[2])
+        maps = torch.empty(shape, device=query.device)
         for batch, rows, heads in _probabilities(site.module, query, key, mask, denominators):
             mean = heads.mean(1, keepdim=True)
             if site.reads_text:
                 read = heads if self.per_head else mean
-                cross.append((batch, rows, read[..., images:] @ columns[batch, None].to(heads)))
+                maps[batch, :, rows] = read[..., images:] @ columns[batch, None].to(heads)
             if label is not None:
                 total = self._self_total(label, mean, images)
                 add_by_owner(total[:, rows], mean[:, 0, :, :images], owners[batch])
         if site.reads_text:
-            maps = _assemble(cross, len(query), query.shape[2])  # [B, heads or 1, h*w, N]
             height, width = site.grid(self._latent)
             maps = rearrange(maps, "b heads (h w) n -> b heads n h w", h=height, w=width)
             self.cross[site] = maps if self.per_head else maps[:, 0]
@@ -249,13 +249,3 @@ def _probabilities(
                 yield items, rows, logits.softmax(-1)
             else:
                 yield items, rows, (logits - denominators[items, :, rows, None]).exp_()
-
-
-def _assemble(pieces: list[tuple[slice, slice, Tensor]], batch: int, count: int) -> Tensor:
-    if len(pieces) == 1:
-        return pieces[0][2]
-    first = pieces[0][2]
-    whole = first.new_empty(batch, first.shape[1], count, first.shape[-1])
-    for items, rows, piece in pieces:
-        whole[items, :, rows] = piece
-    return whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -88,7 +88,8 @@ class AttentionWriter:
         if images:
             look, text = (source, before) if site in self.replaced else (target, own)
             rest = 1 - text.sum(-1, keepdim=True)
-            new = new + rest * look.first(images).attend(value[:, :, :images])
+            image = replace(look, key=look.key[:, :, :images])
+            new = new + rest * image.attend(value[:, :, :images])
         return new
 
 
@@ -113,10 +114,6 @@ class _Look:
         if mask is not None:
             mask = mask.reshape(len(query), 1, -1, key.shape[2]).to(query.dtype)
         return cls(query, key, mask, float(site.module.scale))  # type: ignore[arg-type]
-
-    def first(self, count: int) -> _Look:
-        """The same look at the first keys only."""
-        return _Look(self.query, self.key[:, :, :count], self.mask, self.scale)
 
     def attend(self, value: Tensor) -> Tensor:
         """softmax(Q K^T / sqrt(d)) V, without the matrix in between."""

@@ -17,14 +17,9 @@ from pixalign.diffusion.schedule import Schedule, Steps
 from pixalign.text.prompts import Prompt
 from pixalign.text.streams import TextStream
 
-# Prompts that go through the text encoders together.
-_TEXT_BATCH = 32
-
-# Pixels of the pictures that are decoded together: four of 512 x 512.
-_DECODED = 2**20
-
-# Shapes of batches for which compiled code is kept.
-_COMPILED_SHAPES = 64
+_TEXT_BATCH = 32  # prompts that go through the text encoders together
+_DECODED = 2**20  # pixels of the pictures that are decoded together: four of 512 x 512
+_COMPILED_SHAPES = 64  # shapes of batches for which compiled code is kept
 
 
 class Backbone(ABC):

@@ -50,9 +50,8 @@ class BatchSize:
         """``work(first, last)`` on one part of 0 .. total - 1 after the other.
 
         Each of these is ``rows`` images of a batch; parts that are ``filled`` up take as much
-        memory as whole ones. When memory runs out, a part is tried again with half the size; with
-        ``restart``, which is then called, all parts are: for sums that a failed part may have
-        touched.
+        memory as whole ones. When memory runs out, a part is tried again with half the size, or
+        all are after ``restart()``, for sums that a failed part may have touched.
         """
         progress = progress or Progress(0, kind, show=False)
         done = 0
@@ -89,7 +88,5 @@ class BatchSize:
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error is an allocator's refusal, on any device."""
     text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError)
-        and ("out of memory" in text or "can't allocate memory" in text)
-    )
+    said = "out of memory" in text or "can't allocate memory" in text
+    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and said)
