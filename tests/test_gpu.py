@@ -25,7 +25,8 @@ pytestmark = [
 TEN = ["dog", "cat", "hot dog", "zebra", "car", "tree", "screen", "screen door", "door", "bench"]
 
 
-def sd15_shaped():
+@pytest.fixture(scope="module")
+def big():
     """SD1.5's real sizes with random weights, in float16 on the GPU."""
     torch.manual_seed(0)
     tokenizer = tiny.clip_tokenizer()
@@ -50,11 +51,6 @@ def sd15_shaped():
         requires_safety_checker=False,
     )  # fmt: skip
     return pipe.to("cuda", torch.float16)
-
-
-@pytest.fixture(scope="module")
-def big():
-    return sd15_shaped()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -95,7 +91,7 @@ def test_capture_on_the_gpu(tmp_path):
     noise = torch.randn(1, 4, 32, 32, device="cuda", dtype=torch.float16)
     call = {"latents": noise, "num_inference_steps": 3, "output_type": "np"}
     plain = pipe("a dog", **call).images
-    with pa.capture(pipe, ["dog"]) as maps:
+    with pa.load(pipe).capture(["dog"]) as maps:
         observed = pipe("a dog", **call).images
     assert np.array_equal(plain, observed)
     assert maps["dog"].device.type == "cpu"
@@ -125,9 +121,8 @@ def test_out_of_memory_for_real(big):
     expected = model_of(big, batch_size=8).align(picture, TEN, config=config)
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(
-        (torch.cuda.memory_allocated() + 2.5 * 2**30) / total
-    )
+    room = torch.cuda.memory_allocated() + 2.5 * 2**30
+    torch.cuda.set_per_process_memory_fraction(room / total)
     try:
         with pytest.warns(RuntimeWarning, match="out of memory with 64 passes"):
             found = model_of(big).align(picture, TEN, config=config)
@@ -184,17 +179,12 @@ def test_benchmark_on_the_gpu(tmp_path):
     found = {}
     for device in ("cuda", "cpu"):
         (_, found[device]), *_ = run_specs(
-            ["lab-sota"],
-            lambda where: pa.load(device=where, dtype="float32"),
-            limit=2,
-            out=tmp_path / device,
-            device=device,
-            show=False,
-        )
+            ["lab-sota"], lambda where: pa.load(device=where, dtype="float32"),
+            limit=2, out=tmp_path / device, device=device, show=False,
+        )  # fmt: skip
     for name, row in found["cpu"]["rows"].items():
-        assert found["cuda"]["rows"][name]["oracle"]["miou"] == pytest.approx(
-            row["oracle"]["miou"], abs=1.0
-        ), name
+        ours, theirs = (r["oracle"]["miou"] for r in (found["cuda"]["rows"][name], row))
+        assert ours == pytest.approx(theirs, abs=1.0), name
 
 
 @pytest.mark.parametrize("method", ["elbo", "plain", "attend-excite", "syngen"])

@@ -33,19 +33,15 @@ def predicted(backbone, given, writer):
         return backbone.predict(*given)
 
 
-def layer_outputs(backbone, given, writer=None):
-    """What every site says in one pass, of joint ones the image's part; hooks see it written."""
+def layer_outputs(backbone, given, writer):
+    """What every layer says in one pass, of joint ones the image's part; hooks see it written."""
     found = {}
-    writer = writer or AttentionWriter(())
+
+    def keep(module, args, output):
+        found[module] = output[0] if isinstance(output, tuple) else output
+
     with writer.attached(backbone.denoiser):
-        handles = [
-            site.module.register_forward_hook(
-                lambda module, args, output, site=site: found.__setitem__(
-                    site, output[0] if isinstance(output, tuple) else output
-                )
-            )
-            for site in backbone.sites
-        ]
+        handles = [site.module.register_forward_hook(keep) for site in backbone.sites]
         backbone.predict(*given)
         for handle in handles:
             handle.remove()
@@ -177,7 +173,7 @@ def test_layers_say_what_materialised_attention_says(pipeline, name, replace, ed
             with_kwargs=True,
         )
         writer = writing([site], [2, 0], [0, 1], edit, [site] if replace else [])
-        found = layer_outputs(backbone, given, writer)[site]
+        found = layer_outputs(backbone, given, writer)[site.module]
         handle.remove()
         hidden = kept["args"][0] if kept["args"] else kept["hidden_states"]
         text = kept.get("encoder_hidden_states")
