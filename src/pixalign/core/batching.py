@@ -69,20 +69,17 @@ class BatchSize:
                 done = last
                 continue
             # Outside the except block, so that the failed pass's tensors are freed first.
-            self._halve(kind, size * rows)
+            if not self.limits:
+                note = f"out of memory with {size * rows} passes at once; going on with fewer"
+                self.notes.append(note)
+                warnings.warn(note, RuntimeWarning, stacklevel=3)
+            self.limits[kind] = size * rows // 2
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if restart is not None:
                 progress.advance(-done)
                 done = 0
                 restart()
-
-    def _halve(self, kind: str, size: int) -> None:
-        if not self.limits:
-            note = f"out of memory with {size} passes at once; going on with fewer"
-            self.notes.append(note)
-            warnings.warn(note, RuntimeWarning, stacklevel=4)
-        self.limits[kind] = size // 2
 
 
 def out_of_memory(error: BaseException) -> bool:

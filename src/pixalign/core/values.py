@@ -93,12 +93,8 @@ class Scores:
     @classmethod
     def neutral(cls, class_count: int) -> Scores:
         """The scores of an uncalibrated alignment: every class keeps its map."""
-        return cls(
-            losses=torch.empty(class_count, 0),
-            elbo=torch.full((class_count,), torch.nan),
-            scores=torch.ones(class_count),
-            timesteps=(),
-        )
+        losses, scores = torch.empty(class_count, 0), torch.ones(class_count)
+        return cls(losses, elbo=scores * torch.nan, scores=scores, timesteps=())
 
 
 @dataclass(frozen=True)
