@@ -210,14 +210,11 @@ def test_adding_by_owner_is_indexed_addition(owners, beyond, seed):
 def test_unet_sites_run_in_the_order_listed(pipeline):
     backbone = wrap(pipeline("sd1"))
     ran = []
-    handles = [
-        site.module.register_forward_pre_hook(lambda *_, site=site: ran.append(site))
-        for site in backbone.sites
-    ]
-    backbone.predict(*inputs(backbone))
-    for handle in handles:
-        handle.remove()
-
+    with ExitStack() as hooks:
+        for site in backbone.sites:
+            hook = site.module.register_forward_pre_hook(lambda *_, site=site: ran.append(site))
+            hooks.enter_context(hook)
+        backbone.predict(*inputs(backbone))
     assert tuple(ran) == backbone.sites
     factors = [site.factor for site in backbone.sites if site.kind == "cross"]
     assert factors == [1, 2, 4, 8, 4, 4, 2, 2, 1, 1]

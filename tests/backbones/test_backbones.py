@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import pixalign as pa
 import tiny
-from helpers import equal, everything, model_of
+from helpers import equal, everything, inputs, model_of
 from pixalign.backbones import FAMILIES, load_backbone, wrap
 from pixalign.backbones.load import family_of_folder, resolve_device
 from pixalign.diffusion.timesteps import positions
@@ -69,9 +69,9 @@ def test_text_is_what_the_pipeline_itself_would_read(any_pipe):
         seen.setdefault("pooled", kwargs.get("pooled_projections", added.get("text_embeds")))
         seen.setdefault("time_ids", added.get("time_ids"))
 
-    handle = backbone.denoiser.register_forward_pre_hook(keep, with_kwargs=True)
-    any_pipe("a photo of hot dog", num_inference_steps=1, guidance_scale=4.0, output_type="latent")
-    handle.remove()
+    call = {"num_inference_steps": 1, "guidance_scale": 4.0, "output_type": "latent"}
+    with backbone.denoiser.register_forward_pre_hook(keep, with_kwargs=True):
+        any_pipe("a photo of hot dog", **call)
 
     text = backbone.encode_text(["a photo of hot dog"])
     torch.testing.assert_close(text.embeds, seen["embeds"][1:])
@@ -84,16 +84,13 @@ def test_text_is_what_the_pipeline_itself_would_read(any_pipe):
 
 def test_sdxl_is_told_the_size_of_the_picture(pipeline):
     backbone = wrap(pipeline("sdxl"))
-    seen = []
-    handle = backbone.denoiser.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["added_cond_kwargs"]["time_ids"]),
-        with_kwargs=True,
-    )
-    steps = backbone.schedule.at_positions(positions("even", 2))
-    text = backbone.encode_text(["dog", "cat"])
-    backbone.predict(torch.randn(2, 4, 16, 40), steps, text)
-    handle.remove()
-    assert seen[0].tolist() == [[64, 160, 0, 0, 64, 160]] * 2
+    seen = {}
+    z, steps, text = inputs(backbone, size=(16, 40))
+    with backbone.denoiser.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.update(kwargs["added_cond_kwargs"]), with_kwargs=True
+    ):
+        backbone.predict(z, steps, text)
+    assert seen["time_ids"].tolist() == [[64, 160, 0, 0, 64, 160]] * 2
 
 
 def test_many_prompts_are_encoded_in_portions(pipeline):

@@ -3,8 +3,7 @@
 Nothing is replaced: forward pre-hooks see each attention layer's input, project queries and keys
 with the layer's own weights, and keep only what is asked for. The network's own (fused)
 attention computes its output, so observing changes no bit of it, whatever processor, adapter or
-offloading is installed. (A compiled network runs uncompiled while it is observed, because compiled
-code does not see hooks; its output then differs by rounding.)
+offloading is installed. (A compiled network runs uncompiled meanwhile, and differs by rounding.)
 """
 
 from __future__ import annotations
@@ -139,13 +138,11 @@ class AttentionReader:
         count = query.shape[2]
         denominators = fused.log_denominators(query, key, scale)
         total = self._self_total(label, denominators, count)
-        for owner in range(int(owners[0]), int(owners[-1]) + 1):
-            mine = (owners == owner).nonzero()[:, 0].tolist()
-            if mine:
-                part = slice(mine[0], mine[-1] + 1)
-                fused.add_head_means(
-                    total[owner], query[part], key[part, :, :count], denominators[part], scale
-                )
+        images, rows = torch.unique_consecutive(owners, return_counts=True)
+        tensors = (query, key[:, :, :count], denominators)
+        parts = [torch.split(tensor, rows.tolist()) for tensor in tensors]
+        for image, q, k, sums in zip(images.tolist(), *parts, strict=True):
+            fused.add_head_means(total[image], q, k, sums, scale)
         return denominators
 
     def _self_total(self, label: str, like: Tensor, count: int) -> Tensor:
@@ -178,13 +175,12 @@ def queries_and_keys(
     """
     attn: Any = module
     hidden = image_tokens(attn, hidden)
-    joint = encoder is not None and attn.add_k_proj is not None
-    query = heads(attn.to_q(hidden), attn.heads)
-    query = query if attn.norm_q is None else attn.norm_q(query)
-    key = cross_keys(module, encoder) if encoder is not None and not joint else _keys(attn, hidden)
-    if joint:
-        text = heads(attn.add_k_proj(encoder), attn.heads)
-        text = text if attn.norm_added_k is None else attn.norm_added_k(text)
+    query = _projected(attn, hidden, attn.to_q, attn.norm_q)
+    if encoder is not None and attn.add_k_proj is None:
+        return query, cross_keys(module, encoder)
+    key = _projected(attn, hidden, attn.to_k, attn.norm_k)
+    if encoder is not None:
+        text = _projected(attn, encoder, attn.add_k_proj, attn.norm_added_k)
         key = torch.cat([key, text], dim=2)
     return query, key
 
@@ -206,12 +202,13 @@ def text_tokens(attn: Any, text: Tensor) -> Tensor:
 
 def cross_keys(module: nn.Module, text: Tensor) -> Tensor:
     """The keys [B, heads, L, d] of embeddings [B, L, D] in a cross-attention layer."""
-    return _keys(module, text_tokens(module, text))
+    attn: Any = module
+    return _projected(attn, text_tokens(attn, text), attn.to_k, attn.norm_k)
 
 
-def _keys(attn: Any, source: Tensor) -> Tensor:
-    key = heads(attn.to_k(source), attn.heads)
-    return key if attn.norm_k is None else attn.norm_k(key)
+def _projected(attn: Any, tokens: Tensor, projection: Any, norm: Any) -> Tensor:
+    split = heads(projection(tokens), attn.heads)
+    return split if norm is None else norm(split)
 
 
 def heads(projected: Tensor, count: int) -> Tensor:
