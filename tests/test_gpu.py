@@ -16,6 +16,7 @@ from pixalign.bench.command import run_specs
 from pixalign.bench.datasets import open_dataset
 from pixalign.methods import METHODS
 from pixalign.scenes.atlas import class_names as scene_classes
+from pixalign.scenes.write import write_scenes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -23,6 +24,7 @@ pytestmark = [
 ]
 
 TEN = ["dog", "cat", "hot dog", "zebra", "car", "tree", "screen", "screen door", "door", "bench"]
+CONFIG = pa.AlignConfig(**QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +58,8 @@ def big():
 @pytest.mark.parametrize("name", FAMILIES)
 def test_half_precision_agrees_with_float32(pipeline, name, tmp_path, photo):
     pipeline(name).save_pretrained(tmp_path)
-    config = pa.AlignConfig(**QUICK)
-    half = model_of(tmp_path, device="cuda", config=config)
-    full = model_of(tmp_path, device="cpu", config=config)
+    half = model_of(tmp_path, device="cuda", config=CONFIG)
+    full = model_of(tmp_path, device="cpu", config=CONFIG)
     classes = ["dog", "zebra", "hot dog"]
 
     fast, again = (half.align(photo, classes) for _ in range(2))
@@ -75,9 +76,8 @@ def test_half_precision_agrees_with_float32(pipeline, name, tmp_path, photo):
 
 def test_float32_on_the_gpu_equals_the_cpu(pipeline, photo, tmp_path):
     pipeline("sd1").save_pretrained(tmp_path)
-    config = pa.AlignConfig(**QUICK)
     gpu, cpu = (
-        model_of(tmp_path, device=device, dtype="float32", config=config)
+        model_of(tmp_path, device=device, dtype="float32", config=CONFIG)
         for device in ("cuda", "cpu")
     )
     found, expected = (a.align(photo, ["dog", "cat", "car"]) for a in (gpu, cpu))
@@ -133,16 +133,15 @@ def test_out_of_memory_for_real(big):
 
 def test_offloaded_pipeline(photo, tmp_path):
     tiny.sdxl().save_pretrained(tmp_path)
-    config = pa.AlignConfig(**QUICK)
-    expected = model_of(tmp_path, device="cuda", dtype="float32", config=config)
+    expected = model_of(tmp_path, device="cuda", dtype="float32", config=CONFIG)
     pipe = tiny.sdxl()
     pipe.enable_model_cpu_offload()
-    offloaded = model_of(pipe, config=config)
+    offloaded = model_of(pipe, config=CONFIG)
     ours, theirs = (a.align(photo, ["dog", "cat"]) for a in (offloaded, expected))
     np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-5)
     pipe.to("cpu", torch.float16)
     pipe.enable_model_cpu_offload()
-    half = model_of(pipe, config=config).align(photo, ["dog", "cat"])
+    half = model_of(pipe, config=CONFIG).align(photo, ["dog", "cat"])
     np.testing.assert_allclose(half.losses, theirs.losses, rtol=0.02)
 
 
@@ -197,8 +196,6 @@ def test_pictures_are_drawn_in_half_precision(method):
 
 @pytest.mark.parametrize("method", ["elbo", "ptp", "diffsegmenter"])
 def test_pictures_are_edited(method, tmp_path):
-    from pixalign.scenes.write import write_scenes
-
     write_scenes("test", 1, tmp_path, size=128)
     made = pa.load(device="cuda", dtype="float32").edit(
         tmp_path / "00000.png",

@@ -58,20 +58,13 @@ def test_maps_over_the_steps_on_every_family(any_pipe):
 def test_only_the_conditional_half_is_read(pipeline, guidance):
     """Against a pass of our own with the same latents and the conditional text alone."""
     pipe = pipeline("sd2-base")
-    seen = []
-    unet = pipe.unet
-    handle = unet.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append((args[0].clone(), int(args[1]))), with_kwargs=True
+    unet, seen = pipe.unet, []
+    hook = unet.register_forward_pre_hook(
+        lambda module, args: seen.append((args[0].clone(), int(args[1])))
     )
-    with pa.load(pipe).capture(["dog"], cross_weights="uniform") as maps:
-        pipe(
-            "a red dog",
-            negative_prompt="a dog, a dog, a dog",
-            guidance_scale=guidance,
-            generator=noise(),
-            **CALL,
-        )
-    handle.remove()
+    call = {"negative_prompt": "a dog, a dog, a dog", "guidance_scale": guidance, **CALL}
+    with hook, pa.load(pipe).capture(["dog"], cross_weights="uniform") as maps:
+        pipe("a red dog", generator=noise(), **call)
     assert len(seen[0][0]) == (2 if guidance else 1)
 
     backbone = wrap(pipe)

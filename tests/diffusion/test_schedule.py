@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pixalign.diffusion.objectives import OBJECTIVES, per_step, to_epsilon, to_sample
 from pixalign.diffusion.schedule import DiscreteSchedule, FlowSchedule, Steps
 from pixalign.diffusion.timesteps import STRATEGIES, positions
-
-SD = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
+from tiny import SD_NOISE as SD
 
 
 def sd_schedule() -> DiscreteSchedule:

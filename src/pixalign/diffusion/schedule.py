@@ -59,7 +59,6 @@ class Steps:
         check_choice("weighting", weighting, WEIGHTINGS)
         weights = torch.ones_like(self.time) if weighting == "uniform" else -self.lambda_slope
         if weighting == "native":
-            check_choice("objective", objective, tuple(OBJECTIVES))
             weights = weights * OBJECTIVES[objective].omega(self)
         return weights / weights.sum()
 
