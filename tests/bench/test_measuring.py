@@ -149,7 +149,8 @@ def test_noise_does_not_depend_on_the_place(model, spec_of, tmp_path):
 def test_nan_is_told_with_the_image(model, spec_of, tmp_path, monkeypatch):
     spec = spec_of("  - {name: plain, method: daam}\n  - {name: ours}\n")
     bench, dataset = Bench(spec.rows, model), dataset_of(tmp_path, 3)
-    text = "hold NaN in torch.float64; load the model with dtype='float32' or 'bfloat16'"
+    remedy = "load the model with dtype='float32' or 'bfloat16'"
+    text = f"hold NaN or infinity in torch.float64; {remedy}"
     maps, losses, find = measuring.attention_maps, measuring.class_losses, Daam.find
 
     def bad_maps(*arguments):

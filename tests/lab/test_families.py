@@ -78,9 +78,9 @@ def test_the_loss_is_that_of_diffusers(stage_of, name):
     stage = stage_of(name, timesteps="uniform")
     asked = {}
 
-    def network(*args, **kwargs):
-        asked["z"] = args[0] if args else kwargs["hidden_states"]
-        asked["time"] = args[1] if len(args) > 1 else kwargs["timestep"]
+    def network(**kwargs):
+        asked["z"] = kwargs["hidden_states" if "hidden_states" in kwargs else "sample"]
+        asked["time"] = kwargs["timestep"]
         return (torch.zeros_like(asked["z"]),)
 
     stage.network = network
