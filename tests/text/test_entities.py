@@ -225,9 +225,9 @@ def test_given_in_another_unicode_form(form, prompt_form):
     [
         ("a dog", ["dog", "red cat"], "entity 'red cat' does not occur in the prompt 'a dog'"),
         ("two dogs", ["dog"], "entity 'dog' does not occur"),
-        ("a hot dog", ["dog", "hot dog"], "entity 'dog' occurs only inside other entities"),
+        ("a hot dog", ["dog", "hot dog"], "entity 'dog' occurs only inside another entity"),
         ("a dog", ["dog", "Dog "], "entity 'Dog' is given twice"),
-        ("a dog", [" "], "an entity is ' '"),
+        ("a dog", [" "], "entity 1 of 1 is empty"),
         ("a dog", "dog", "entities is 'dog'; give a list"),
     ],
 )

@@ -141,7 +141,7 @@ def classes_of(pairing: Pairing, entities: Sequence[str]) -> tuple[list[Phrase],
             if any(_within(change.span, span) for span in occurrences_of(entity, pairing.source))
         ]
         text = around[0] if around else change.source
-        head = head_noun(text) or (0, len(text))
+        head = head_noun(text)
         owners.append(text.casefold())
         phrases.setdefault(owners[-1], Phrase(text[slice(*head)], text))
     changed = [change.span for change in pairing.changes]
