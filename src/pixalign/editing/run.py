@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Size
 from pixalign.diffusion.sampling import Sampler, picture_size, to_pictures
-from pixalign.editing.blending import AttentionBlend, Blend, heatmap_mask
+from pixalign.editing.blending import masks_of
 from pixalign.editing.cache import InversionCache
 from pixalign.editing.inversion import InversionSettings, reconstruction_figures
 from pixalign.editing.methods import HeatmapInjection, PromptToPrompt
@@ -65,16 +64,11 @@ def edit(
     """
     requests, many = read_requests(image, source, target, seed, entities, weights, blend_words)
     backbone: Backbone = model.backbone
-    settings = EditSettings(
-        method=method,
-        steps=steps,
-        guidance=backbone.guidance if guidance is None else guidance,
-        cross_replace=cross_replace,
-        self_replace=self_replace,
-        blend=blend,
-    )
+    guidance = backbone.guidance if guidance is None else guidance
+    parts = {"cross_replace": cross_replace, "self_replace": self_replace}
+    settings = EditSettings(method, steps, guidance, blend=blend, **parts)
     how = InversionSettings(inversion) if isinstance(inversion, str) else inversion
-    how = dataclasses.replace(how, steps=steps, guidance=settings.guidance)
+    how = dataclasses.replace(how, steps=steps, guidance=guidance)
     kept = InversionCache.of(cache)
     backbone.schedule.path(steps)  # names a number of steps that is not allowed
     record = {
@@ -148,14 +142,20 @@ def _drawn(
     prompts = [plan.pairing.source for plan in plans] + [plan.pairing.target for plan in plans]
     texts = backbone.encode_text(prompts)
     sampler = Sampler(backbone, texts, settings.steps, settings.guidance)
-    sampler.unconditional = _unconditional(plans, sampler.empty.embeds[0].float())
+    usual = sampler.empty.embeds[0].float()
     writer = AttentionWriter(backbone.sites)
     rows = [row for row, plan in enumerate(plans) if plan.pairing.differs]
     writer.sources = torch.tensor(rows, dtype=torch.long, device=device) + 2 * count
     writer.targets = writer.sources + count
     text_edit = _text_edit([plans[row] for row in rows], settings, device)
     coarse = frozenset(site for site in backbone.sites if site.factor >= settings.self_factor)
-    blend = _blend(backbone, plans, settings, (noise.shape[-2], noise.shape[-1]))
+    latent = (noise.shape[-2], noise.shape[-1])
+
+    def unconditional(index: int) -> Tensor:
+        own = [
+            usual if p.unconditional is None else p.unconditional[index].to(usual) for p in plans
+        ]
+        return torch.stack([*own, *own])
 
     def before(index: int, z: Tensor) -> Tensor:
         writer.replaced = coarse if settings.within(index, settings.self_replace) else frozenset()
@@ -164,30 +164,17 @@ def _drawn(
 
     def after(index: int, z: Tensor) -> Tensor:
         step()
-        if blend is None:
+        mask = None if masks is None else masks()
+        if mask is None or settings.within(index, settings.blend_start):
             return z
-        blend.add()
-        return z if settings.within(index, settings.blend_start) else blend(z)
+        source, target = z.chunk(2)
+        return torch.cat([source, torch.where(mask, target, source)])
 
-    with ExitStack() as attached:
-        attached.enter_context(writer.attached(backbone.denoiser))
-        if blend is not None:
-            attached.enter_context(blend.attached(backbone))
+    sampler.unconditional = unconditional
+    blending = masks_of(backbone, plans, settings, latent)
+    with writer.attached(backbone.denoiser), blending as masks:
         z = sampler.run(torch.cat([noise, noise]), before=before, after=after)
     return torch.stack(z.chunk(2))
-
-
-def _unconditional(plans: Sequence[EditPlan], usual: Tensor) -> Callable[[int], Tensor]:
-    """The embeddings [2n, L, D] that guidance leads away from, of sources and targets alike."""
-
-    def at(index: int) -> Tensor:
-        embeds = [
-            usual if plan.unconditional is None else plan.unconditional[index].to(usual)
-            for plan in plans
-        ]
-        return torch.stack([*embeds, *embeds])
-
-    return at
 
 
 def _text_edit(
@@ -198,18 +185,6 @@ def _text_edit(
     if settings.injects and any(plan.heatmaps is not None for plan in plans):
         return HeatmapInjection(pairings, [plan.heatmaps for plan in plans], device)
     return PromptToPrompt(pairings, device) if plans else None
-
-
-def _blend(
-    backbone: Backbone, plans: Sequence[EditPlan], settings: EditSettings, latent: Size
-) -> Blend | None:
-    """What keeps the rest as it is, if anything does."""
-    if settings.blend == "attention" and any(plan.blend_columns for plan in plans):
-        return AttentionBlend(backbone, plans, latent, settings.blend_threshold)
-    if settings.blend == "heatmap" and any(plan.heatmaps is not None for plan in plans):
-        masks = [heatmap_mask(plan, latent) for plan in plans]
-        return Blend(torch.stack(masks).to(backbone.device))
-    return None
 
 
 def _result(backbone: Backbone, plan: EditPlan, pixels: Tensor, record: Mapping[str, Any]) -> Edit:
