@@ -14,9 +14,10 @@ from helpers import assert_same, fingerprint, model_of
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
 from pixalign.diffusion.objectives import to_epsilon
-from pixalign.generation.methods import Elbo, Plain, entity_weights
+from pixalign.generation.methods import Elbo, entity_weights
+from pixalign.generation.methods import GenerationMethod as Plain
 from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
-from pixalign.generation.plots import plot_weights
+from pixalign.generation.result import plot_weights
 from pixalign.text.entities import given_entities
 from pixalign.text.weighting import weighted
 

@@ -49,7 +49,7 @@ def generate(
     """Draw a prompt so that every entity it names appears, without training."""
     from pixalign import generation
     from pixalign.core.files import check_folder
-    from pixalign.generation.plots import check_plots, plot_weights
+    from pixalign.generation.result import check_plots, plot_weights
     from pixalign.pictures.grid import picture_grid
     from pixalign.pictures.saving import write_png
 
@@ -62,7 +62,7 @@ def generate(
     named: dict[str, Any] = {"entities": entity or None}
     if non_entities is not None:
         named["ignored"] = generation.read_non_entities(non_entities)
-    if generation.GENERATION_METHODS[method].reads_entities:
+    if generation.GENERATION_METHODS[method].needs:
         generation.entities_in([prompt], **named)
     loaded = common.load_model(model, device, dtype, batch_size)
     with common.said_plainly():

@@ -1,4 +1,4 @@
-"""The base of all methods, plain sampling, and the paper's: scores reweight the prompt."""
+"""Plain sampling, in which all methods act, and the paper's: scores reweight the prompt."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from pixalign.text.weighting import weighted
 
 
 class GenerationMethod:
-    """Deterministic sampling with classifier-free guidance, in which a method may act.
+    """Deterministic sampling with classifier-free guidance: "plain", until a method acts in it.
 
     It may move the latents before a step (`before`), or choose another output (`output`).
     ``weights`` and ``errors`` float32 [T, N], one tensor a picture, are what a method leaves of
     its entities: 1 and NaN where it did nothing.
     """
 
-    name: ClassVar[str]
-    reads_entities: ClassVar[bool] = True
-    needs: ClassVar[str]  # of a prompt, to do anything
+    name: ClassVar[str] = "plain"
+    needs: ClassVar[str] = ""  # of a prompt, to do anything: "two entities"
 
     def __init__(self, plan: GenerationPlan) -> None:
         self.plan, self.sampler = plan, plan.sampler
@@ -52,14 +51,6 @@ class GenerationMethod:
     def output(self, index: int, z: Tensor) -> Tensor:
         """The guided output for latents [B, C, h, w]."""
         return self.sampler.guided(index, z)
-
-
-class Plain(GenerationMethod):
-    """Sampling as it is."""
-
-    name = "plain"
-    reads_entities = False
-    needs = "nothing"
 
 
 class Elbo(GenerationMethod):

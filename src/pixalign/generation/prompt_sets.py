@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, product
@@ -42,12 +42,11 @@ PLURAL = ("glasses",)  # without an article
 class SetPrompt:
     """A prompt of a set and its entities: phrases of the text with their attributes, in order.
 
-    Without entities they are left to be found. ``pair`` numbers two prompts that belong together.
+    Without entities they are left to be found.
     """
 
     text: str
     entities: tuple[str, ...]
-    pair: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,9 +120,7 @@ def read_attend_excite(path: str | os.PathLike[str]) -> dict[str, tuple[SetPromp
         found = list(content) if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"{str(path)!r} holds {found}; {shape}")
     for group, texts in content.items():
-        if not isinstance(texts, list):
-            raise ValueError(f"{str(path)!r} has {texts!r} as {group!r}; {shape}")
-        for text in texts:
+        for text in texts if isinstance(texts, list) else [[texts]]:
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"{str(path)!r} has {text!r} in {group!r}; {shape}")
     return {
@@ -151,8 +148,7 @@ def dvmp(count: int = DVMP_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
 def read_abc6k(path: str | os.PathLike[str]) -> tuple[SetPrompt, ...]:
     """Captions from a text file, each followed by itself with two colours swapped.
 
-    Both have the number of their pair, from 0; entities are left to be found. Blank lines do not
-    count.
+    Entities are left to be found; blank lines do not count.
     """
     text = Path(path).read_text(encoding="utf-8-sig")
     captions = [line.strip() for line in text.split("\n") if line.strip()]
@@ -161,17 +157,38 @@ def read_abc6k(path: str | os.PathLike[str]) -> tuple[SetPrompt, ...]:
             f"{str(path)!r} has {len(captions)} captions; allowed: pairs of lines, a caption and "
             "the same with its colours swapped"
         )
-    return tuple(SetPrompt(caption, (), line // 2) for line, caption in enumerate(captions))
+    return tuple(SetPrompt(caption, ()) for caption in captions)
 
 
 def lab_prompts(
     name: str, classes: int, coloured: bool, count: int = LAB_COUNT, seed: int = SEED
 ) -> tuple[SetPrompt, ...]:
-    """ "a photo of dog, palm tree": so many of the lab's classes, or each in another colour."""
-    rng, prompts = _generator(seed, name, part=1), []
-    for phrases in _lab_classes(count, seed, name, classes):
+    """ "a photo of dog, palm tree": so many of the lab's classes, or each in another colour.
+
+    No combination comes twice. Classes are dealt from shuffled decks of all of them, one deck
+    after the other, so that all are equally frequent, as far as the count allows.
+    """
+    names, prompts = class_names(), []
+    rng, colours = _generator(seed, name, count), _generator(seed, name, part=1)
+    deck: list[int] = []
+    dealt: set[frozenset[int]] = set()
+    for _ in range(count):
+        if len(deck) <= len(names):  # keep at least one of each class
+            deck += rng.permutation(len(names)).tolist()
+        hand: list[int] = []
+        for card in deck:
+            if card not in hand and frozenset((*hand, card)) not in dealt:
+                hand.append(card)
+            if len(hand) == classes:
+                break
+        else:
+            raise ValueError(f"count is {count}; so many different prompts cannot be dealt")
+        dealt.add(frozenset(hand))
+        for card in hand:
+            deck.remove(card)
+        phrases = [names[card] for card in hand]
         if coloured:
-            phrases = _coloured(rng, LAB_COLOURS[1:], phrases)
+            phrases = _coloured(colours, LAB_COLOURS[1:], phrases)
         prompts.append(SetPrompt(PREFIX + ", ".join(phrases), tuple(phrases)))
     return tuple(prompts)
 
@@ -237,30 +254,3 @@ def _drawn(rng: np.random.Generator, words: Sequence[str], used: Sequence[str]) 
     """One of the words that are not used yet; "" when all are."""
     free = [word for word in words if word not in used]
     return free[rng.integers(len(free))] if free else ""
-
-
-def _lab_classes(count: int, seed: int, name: str, size: int) -> Iterator[list[str]]:
-    """``count`` times ``size`` different class names; no combination comes twice.
-
-    They are dealt from shuffled decks of all classes, one deck after the other, so that all are
-    equally frequent, as far as the count allows.
-    """
-    names = class_names()
-    rng = _generator(seed, name, count)
-    deck: list[int] = []
-    dealt: set[frozenset[int]] = set()
-    for _ in range(count):
-        if len(deck) <= len(names):  # keep at least one of each class
-            deck += rng.permutation(len(names)).tolist()
-        hand: list[int] = []
-        for card in deck:
-            if card not in hand and frozenset((*hand, card)) not in dealt:
-                hand.append(card)
-            if len(hand) == size:
-                break
-        else:
-            raise ValueError(f"count is {count}; so many different prompts cannot be dealt")
-        dealt.add(frozenset(hand))
-        for card in hand:
-            deck.remove(card)
-        yield [names[card] for card in hand]
