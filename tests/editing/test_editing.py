@@ -20,8 +20,7 @@ from pixalign.editing import EDITING_METHODS
 from pixalign.editing.blending import AttentionMasks, heatmap_mask
 from pixalign.editing.inversion import InversionSettings
 from pixalign.editing.methods import HeatmapInjection, PromptToPrompt
-from pixalign.editing.plan import EditPlan, classes_of
-from pixalign.editing.request import EditRequest, EditSettings
+from pixalign.editing.plan import EditPlan, EditRequest, EditSettings, classes_of
 from pixalign.editing.run import draw_plans
 from pixalign.text.pairing import columns_of, pair
 

@@ -29,7 +29,7 @@ else:
     from pixalign.config import CALIBRATIONS, PRESETS
     from pixalign.core.batching import MEMORY
     from pixalign.editing.inversion import INVERSIONS
-    from pixalign.editing.request import BLENDS, EDITING_METHODS
+    from pixalign.editing.plan import BLENDS, EDITING_METHODS
     from pixalign.generation import GENERATION_METHODS
     from pixalign.generation.prompt_sets import PROMPT_SETS
     from pixalign.methods import METHODS

@@ -54,7 +54,7 @@ def edit(
 ) -> None:
     """Change what the words say, and only there: edited.png, compare.png and edit.json."""
     from pixalign.core.files import check_folder
-    from pixalign.editing.request import EditSettings
+    from pixalign.editing.plan import EditSettings
     from pixalign.pictures.reading import read_image
 
     # Whatever is wrong is said before a model is loaded.

@@ -15,8 +15,7 @@ from pixalign.attention.sites import grid_factor
 from pixalign.backbones import Backbone
 from pixalign.core.maps import resize
 from pixalign.core.values import Size
-from pixalign.editing.plan import EditPlan
-from pixalign.editing.request import EditSettings
+from pixalign.editing.plan import EditPlan, EditSettings
 
 
 @contextmanager

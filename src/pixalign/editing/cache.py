@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -50,9 +51,11 @@ class InversionCache:
 
     def write(self, key: str, inversion: Inversion) -> None:
         """Write KEY.npz, whose arrays carry checksums."""
-        arrays = {"noise": inversion.noise, "unconditional": inversion.unconditional}
+        arrays: dict[str, Any] = {"noise": inversion.noise.numpy()}
+        if inversion.unconditional is not None:
+            arrays["unconditional"] = inversion.unconditional.numpy()
         file = io.BytesIO()
-        np.savez(file, **{name: a.numpy() for name, a in arrays.items() if a is not None})
+        np.savez(file, **arrays)
         write_bytes(make_folder(self.folder) / f"{key}.npz", file.getvalue())
 
     def read(self, key: str, prompt: str, settings: InversionSettings) -> Inversion | None:

@@ -43,11 +43,9 @@ class InversionSettings:
 
     def __post_init__(self) -> None:
         check_choice("inversion", self.method, INVERSIONS)
-        if self.inner_steps < 1:
-            raise ValueError(f"inner_steps is {self.inner_steps}; allowed: 1 or more")
-        for name in ("rate", "tolerance", "growth"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: 0 or more")
+        for name, least in {"inner_steps": 1, "rate": 0, "tolerance": 0, "growth": 0}.items():
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: {least} or more")
 
     def at(self, index: int) -> tuple[float, float]:
         """Adam's rate at a step, and the loss below which a picture is done."""
@@ -84,11 +82,8 @@ def invert_pictures(
     if settings.method == "null-text":
         with Progress(passes, "null-text", model.progress, "step") as bar:
             embeds = null_text(sampler, trajectory, settings, bar).cpu().unbind(1)
-    noises = trajectory[0].cpu().split(1)
-    return [
-        Inversion(prompt, settings, noise, own)
-        for prompt, noise, own in zip(prompts, noises, embeds, strict=True)
-    ]
+    rows = zip(prompts, trajectory[0].cpu(), embeds, strict=True)
+    return [Inversion(prompt, settings, noise[None], own) for prompt, noise, own in rows]
 
 
 def ddim_trajectory(sampler: Sampler, latents: Tensor, bar: Progress | None = None) -> Tensor:

@@ -21,8 +21,7 @@ from pixalign.editing.blending import masks_of
 from pixalign.editing.cache import InversionCache
 from pixalign.editing.inversion import InversionSettings, reconstruction_figures
 from pixalign.editing.methods import HeatmapInjection, PromptToPrompt
-from pixalign.editing.plan import EditPlan, plan_edits
-from pixalign.editing.request import EditRequest, EditSettings, read_requests
+from pixalign.editing.plan import EditPlan, EditRequest, EditSettings, plan_edits, read_requests
 from pixalign.editing.result import Edit
 from pixalign.pictures.reading import model_size, to_pixels
 
@@ -65,8 +64,7 @@ def edit(
     requests, many = read_requests(image, source, target, seed, entities, weights, blend_words)
     backbone: Backbone = model.backbone
     guidance = backbone.guidance if guidance is None else guidance
-    parts = {"cross_replace": cross_replace, "self_replace": self_replace}
-    settings = EditSettings(method, steps, guidance, blend=blend, **parts)
+    settings = EditSettings(method, steps, guidance, cross_replace, self_replace, blend=blend)
     how = InversionSettings(inversion) if isinstance(inversion, str) else inversion
     how = dataclasses.replace(how, steps=steps, guidance=guidance)
     kept = InversionCache.of(cache)
@@ -190,6 +188,7 @@ def _text_edit(
 def _result(backbone: Backbone, plan: EditPlan, pixels: Tensor, record: Mapping[str, Any]) -> Edit:
     """Reconstruction and edited picture, pixels [2, 3, H, W], and how they came about."""
     request, pairing, alignment = plan.request, plan.pairing, plan.alignment
+    image = request.image
     reconstruction, edited = to_pictures(pixels)
     figures, scores = {}, None
     if plan.picture is None:
@@ -211,7 +210,7 @@ def _result(backbone: Backbone, plan: EditPlan, pixels: Tensor, record: Mapping[
         figures=figures,
         warnings=() if alignment is None else alignment.warnings,
         provenance={
-            "source": request.file,
+            "source": os.fspath(image) if isinstance(image, str | os.PathLike) else None,
             "seed": None if plan.picture else request.seed,
             "weights": dict(request.weights or {}),
             "entities": list(request.entities),

@@ -184,15 +184,9 @@ class AttendExcite(LatentOptimization):
 
     def refined(self, index: int, z: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """Latents and slopes after moves of the pictures whose loss is above their target."""
-        target = self.targets.get(index)
-        if target is None:
-            return z, slopes
+        bound = 1 - self.targets.get(index, 0.0)  # which no loss is above without a target
         for _ in range(TRIES):
-            above = [
-                picture
-                for picture in self.pictures
-                if float(self.errors[picture][index].max()) > 1 - target
-            ]
+            above = [p for p in self.pictures if float(self.errors[p][index].max()) > bound]
             if not above:
                 break
             rows = torch.tensor(above, device=z.device)
@@ -206,15 +200,13 @@ def smoothed(maps: Tensor) -> Tensor:
 
     Sums of shifted maps, because the gradient of a reflecting border does not repeat on a GPU.
     """
-    return _smoothed(_smoothed(maps, 1), 2)
-
-
-def _smoothed(maps: Tensor, axis: int) -> Tensor:
     beside = math.exp(-((1 / (2 * _SIGMA)) ** 2))
-    size = maps.shape[axis]
-    wide = torch.cat([maps.narrow(axis, 1, 1), maps, maps.narrow(axis, size - 2, 1)], axis)
-    before, here, after = (wide.narrow(axis, shift, size) for shift in range(3))
-    return (here + beside * (before + after)) / (1 + 2 * beside)
+    for axis in (1, 2):
+        size = maps.shape[axis]
+        wide = torch.cat([maps.narrow(axis, 1, 1), maps, maps.narrow(axis, size - 2, 1)], axis)
+        before, here, after = (wide.narrow(axis, shift, size) for shift in range(3))
+        maps = (here + beside * (before + after)) / (1 + 2 * beside)
+    return maps
 
 
 class SynGen(LatentOptimization):

@@ -49,41 +49,35 @@ class SetPrompt:
     entities: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class Kind:
     """Nouns that take the same modifiers: at most one of each list, written in this order."""
 
-    nouns: tuple[str, ...]
-    modifiers: tuple[tuple[str, ...], ...]
-
-    @classmethod
-    def of(cls, nouns: str, modifiers: str) -> Kind:
-        """From words, and from lists of words with commas between them."""
-        return cls(tuple(nouns.split()), tuple(tuple(w.split()) for w in modifiers.split(",")))
+    def __init__(self, nouns: str, modifiers: str) -> None:
+        self.nouns, self.modifiers = nouns.split(), [w.split() for w in modifiers.split(",")]
 
 
 _COLOURED = " ".join(PROMPT_COLOURS) + ", spotted striped checkered dotted"
-DVMP_KINDS = {
-    "animal": Kind.of(
+DVMP_KINDS = (
+    Kind(  # animals
         "antelope bear bird cat cow crocodile deer dog donkey duck elephant fox frog giraffe goat "
         "horse kangaroo lion lizard monkey mouse otter owl panda parrot penguin pig rabbit sheep "
         "squirrel tiger turtle wolf zebra",
         "sleepy happy angry curious proud, tiny small big, furry fluffy wet shaggy, "
         f"{_COLOURED}, baby",
     ),
-    "object": Kind.of(
+    Kind(  # objects
         "backpack balloon basket bell bench bicycle boat book bottle bowl bus car chair clock "
         "crown cup drum guitar hat kettle ladder lamp mug piano plate shoe sofa spoon "
         "suitcase table teapot train truck umbrella vase violin",
         "beautiful broken elegant, tiny small big tall, modern old antique, shiny dusty smooth, "
         f"{_COLOURED}, wooden metal glass plastic leather",
     ),
-    "food": Kind.of(
+    Kind(  # food
         "apple avocado banana carrot coconut cookie cupcake lemon mango mushroom onion orange "
         "peach pear pepper pineapple plum pumpkin strawberry tomato",
         f"tiny small big, fresh ripe rotten sliced, shiny fuzzy frozen, {_COLOURED}",
     ),
-}
+)
 DVMP_MODIFIERS = 3  # of a noun, at most
 
 
@@ -120,7 +114,9 @@ def read_attend_excite(path: str | os.PathLike[str]) -> dict[str, tuple[SetPromp
         found = list(content) if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"{str(path)!r} holds {found}; {shape}")
     for group, texts in content.items():
-        for text in texts if isinstance(texts, list) else [[texts]]:
+        if not isinstance(texts, list):
+            raise ValueError(f"{str(path)!r} has {texts!r} as {group!r}; {shape}")
+        for text in texts:
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"{str(path)!r} has {text!r} in {group!r}; {shape}")
     return {
@@ -242,8 +238,7 @@ def _named(text: str) -> tuple[str, ...]:
 
 def _described_noun(rng: np.random.Generator, used: Sequence[str]) -> str:
     """A noun of any kind with up to DVMP_MODIFIERS modifiers, all of them words not yet used."""
-    kinds = list(DVMP_KINDS.values())
-    kind = kinds[rng.integers(len(kinds))]
+    kind = DVMP_KINDS[rng.integers(len(DVMP_KINDS))]
     noun = _drawn(rng, kind.nouns, used)
     lists = rng.permutation(len(kind.modifiers))[: rng.integers(DVMP_MODIFIERS + 1)]
     words = [_drawn(rng, kind.modifiers[chosen], (*used, noun)) for chosen in sorted(lists)]

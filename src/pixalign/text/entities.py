@@ -101,14 +101,12 @@ def read_non_entities(path: str | os.PathLike[str]) -> frozenset[str]:
     """Another list to ignore: words in a text file, one a line or separated by commas."""
     text = Path(path).read_text(encoding="utf-8-sig")
     words = frozenset(word for part in re.split(r"[,\n]", text) if (word := part.strip().lower()))
-    for word in words:
-        if len(word.split()) > 1:
-            raise ValueError(
-                f"{str(path)!r} lists {word!r}; allowed: single words, one a line or separated by "
-                "commas"
-            )
-    if not words:
-        raise ValueError(f"{str(path)!r} lists no word; allowed: one or more")
+    wrong = [word for word in words if len(word.split()) > 1]
+    if wrong or not words:
+        raise ValueError(
+            f"{str(path)!r} lists {repr(wrong[0]) if wrong else 'no word'}; allowed: single words, "
+            "one a line or separated by commas"
+        )
     return words
 
 
@@ -141,16 +139,11 @@ def _analysed(chunk: Any) -> tuple[Span, Span, list[Span]]:
             break
     owners = {owned for word in words if word.dep_ == "poss" for owned in word.subtree}
     modifiers = [
-        _place(word)
+        (word.idx, word.idx + len(word))
         for word in words[:noun]
         if word.pos_ in _DESCRIBING and not word.is_punct and word not in owners
     ]
-    end = _place(words[-1])[1]
-    return (_place(words[0])[0], end), (_place(words[noun])[0], end), modifiers
-
-
-def _place(word: Any) -> Span:
-    return word.idx, word.idx + len(word)
+    return (words[0].idx, chunk.end_char), (words[noun].idx, chunk.end_char), modifiers
 
 
 def _by_rule(text: str, span: Span) -> tuple[Span, Span, list[Span]]:
