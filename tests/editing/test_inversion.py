@@ -35,20 +35,21 @@ from pixalign.scenes.sample import full_captions, sample_scenes
 FEW = InversionSettings(steps=3, guidance=4.0, inner_steps=3)
 
 
-def begun(backbone, count=2, side=8, seed=0):
-    """A sampler with prompts for latents that a tiny random network has never seen, and these."""
-    generator = torch.Generator().manual_seed(seed)
+def begun(backbone, count=2, scales=(1.0,)):
+    """A sampler with prompts, latents that a tiny random network has never seen, the way there."""
+    generator = torch.Generator().manual_seed(0)
     channels = backbone.pipe.vae.config.latent_channels
-    latents = torch.randn(count, channels, side, side, generator=generator)
+    latents = torch.randn(count, channels, 8, 8, generator=generator)
+    latents *= torch.tensor(scales)[:, None, None, None]
     texts = backbone.encode_text([f"a photo of dog {number}" for number in range(count)])
-    return Sampler(backbone, texts, FEW.steps, FEW.guidance, BatchSize()), latents
+    sampler = Sampler(backbone, texts, FEW.steps, FEW.guidance, BatchSize())
+    return sampler, latents, ddim_trajectory(sampler, latents)
 
 
 def test_trajectories_go_up_the_path(any_pipe):
     backbone = wrap(any_pipe)
-    sampler, latents = begun(backbone)
-    found, path = ddim_trajectory(sampler, latents), sampler.path
-
+    sampler, latents, found = begun(backbone)
+    path = sampler.path
     assert found.shape == (4, *latents.shape)
     assert torch.equal(found[-1], latents)
     for index in (2, 1, 0):
@@ -94,8 +95,7 @@ def plain_null_text(sampler, trajectory, settings):
 def test_null_text_is_the_published_loop(sd1, tolerance):
     backbone = wrap(sd1)
     settings = dataclasses.replace(FEW, tolerance=tolerance)
-    sampler, latents = begun(backbone, count=1)
-    trajectory = ddim_trajectory(sampler, latents)
+    sampler, _, trajectory = begun(backbone, count=1)
     found = null_text(sampler, trajectory, settings)
     expected = plain_null_text(sampler, trajectory, settings)
 
@@ -108,9 +108,7 @@ def test_null_text_is_the_published_loop(sd1, tolerance):
 def test_pictures_stop_on_their_own(wide):
     """Two together are what they are alone, in float64 to the last bit that counts."""
     backbone = wrap(wide("sd1"))
-    sampler, latents = begun(backbone)
-    latents[1] *= 3
-    trajectory = ddim_trajectory(sampler, latents)
+    sampler, _, trajectory = begun(backbone, scales=(1.0, 3.0))
     settings = dataclasses.replace(FEW, tolerance=0.05)
     both = null_text(sampler, trajectory, settings)
     sampler.batch_size = BatchSize(1)
@@ -124,10 +122,8 @@ def test_pictures_stop_on_their_own(wide):
 @pytest.mark.parametrize("name", ["sd2-v", "sdxl", "sd3.5"])
 def test_every_family_stays_on_its_trajectory(pipeline, name):
     backbone = wrap(pipeline(name))
-    settings = dataclasses.replace(FEW, inner_steps=5)
-    sampler, latents = begun(backbone)
-    trajectory = ddim_trajectory(sampler, latents)
-    found = null_text(sampler, trajectory, settings)
+    sampler, latents, trajectory = begun(backbone)
+    found = null_text(sampler, trajectory, dataclasses.replace(FEW, inner_steps=5))
     before = (sampler.run(trajectory[0]) - latents).square().mean()
     sampler.unconditional = found.__getitem__
     assert (sampler.run(trajectory[0]) - latents).square().mean() < 0.9 * before
@@ -136,10 +132,9 @@ def test_every_family_stays_on_its_trajectory(pipeline, name):
 def test_the_network_gets_its_flags_back(any_pipe):
     backbone = wrap(any_pipe)
     network = backbone.denoiser
-    sampler, latents = begun(backbone, count=1)
     before = fingerprint(network)
     flags = [(weight.requires_grad, weight.grad) for weight in network.parameters()]
-    trajectory = ddim_trajectory(sampler, latents)
+    sampler, _, trajectory = begun(backbone, count=1)
     null_text(sampler, trajectory, dataclasses.replace(FEW, inner_steps=1))
 
     assert flags == [(weight.requires_grad, weight.grad) for weight in network.parameters()]
@@ -174,7 +169,7 @@ def test_flags_come_back_as_they_were_also_after_an_error():
 def test_checkpointing_acts_in_eval_mode(sd1, checkpointing):
     """Layers run a second time on the way back: what they computed was forgotten."""
     backbone, ran = wrap(sd1), []
-    sampler, latents = begun(backbone, count=1)
+    sampler, latents, _ = begun(backbone, count=1)
     layer = sd1.unet.up_blocks[-1].resnets[0]
     handle = layer.register_forward_pre_hook(lambda *_: ran.append(1))
     z = latents.clone().requires_grad_()
@@ -187,8 +182,7 @@ def test_checkpointing_acts_in_eval_mode(sd1, checkpointing):
 
 
 def test_a_large_tolerance_takes_one_step(sd1):
-    sampler, latents = begun(wrap(sd1))
-    trajectory = ddim_trajectory(sampler, latents)
+    sampler, _, trajectory = begun(wrap(sd1))
     ways = ({"tolerance": 1e9}, {"inner_steps": 1})
     found = [null_text(sampler, trajectory, dataclasses.replace(FEW, **way)) for way in ways]
     assert torch.equal(*found)
@@ -199,12 +193,13 @@ def test_settings_follow_the_way_not_the_count():
     assert fifty.at(0) == ten.at(0) == (1e-2, 1e-5)
     assert fifty.at(25) == pytest.approx((7.5e-3, 1e-5 + 50e-5))
     assert ten.at(5) == pytest.approx(fifty.at(25))
-    with pytest.raises(ValueError, match="inversion is 'exact'"):
-        InversionSettings("exact")
-    with pytest.raises(ValueError, match="inner_steps is 0"):
-        InversionSettings(inner_steps=0)
-    with pytest.raises(ValueError, match="rate is -1"):
-        InversionSettings(rate=-1)
+    for wrong, match in (
+        ({"method": "exact"}, "inversion is 'exact'"),
+        ({"inner_steps": 0}, "inner_steps is 0; allowed: 1 or more"),
+        ({"rate": -1}, "rate is -1; allowed: 0 or more"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            InversionSettings(**wrong)
 
 
 def test_psnr_is_in_decibels():
@@ -262,6 +257,7 @@ def picture():
 
 
 QUICK = InversionSettings(steps=2, inner_steps=1)
+DDIM = dataclasses.replace(QUICK, method="ddim")
 
 
 def test_inversions_are_kept_and_reused(sd1, picture, tmp_path, monkeypatch):
@@ -326,18 +322,16 @@ def test_keys_hold_all_that_counts(sd1, pipeline, picture):
 
 def test_models_whose_weights_cannot_be_seen_are_not_kept(picture, tmp_path):
     pipe = tiny.sd1()
-    model, how = model_of(pipe), dataclasses.replace(QUICK, method="ddim")
+    model = model_of(pipe)
     seen, pipe.text_encoder = pipe.text_encoder, tiny.sd1().text_encoder.to("meta")
-    assert inversion_keys(model, [picture], ["a dog"], how) == []
+    assert inversion_keys(model, [picture], ["a dog"], DDIM) == []
     pipe.text_encoder = seen
-    inversions_of(model, [picture], ["a dog"], how, InversionCache(tmp_path))
+    inversions_of(model, [picture], ["a dog"], DDIM, InversionCache(tmp_path))
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_gradients_flow_where_the_caller_switched_them_off(sd1):
-    backbone = wrap(sd1)
-    sampler, latents = begun(backbone)
-    trajectory = ddim_trajectory(sampler, latents)
+    sampler, latents, trajectory = begun(wrap(sd1))
     expected = null_text(sampler, trajectory, FEW)
     with torch.inference_mode():
         trajectory = ddim_trajectory(sampler, latents)
@@ -346,10 +340,10 @@ def test_gradients_flow_where_the_caller_switched_them_off(sd1):
 
 
 def test_damaged_files_are_made_anew(sd1, picture, tmp_path):
-    model, how = model_of(sd1), dataclasses.replace(QUICK, method="ddim")
+    model, kept = model_of(sd1), InversionCache(tmp_path)
 
     def made():
-        return inversions_of(model, [picture], ["a dog"], how, InversionCache(tmp_path))[0]
+        return inversions_of(model, [picture], ["a dog"], DDIM, kept)[0]
 
     first = made()
     (file,) = tmp_path.iterdir()
@@ -369,10 +363,9 @@ def test_damaged_files_are_made_anew(sd1, picture, tmp_path):
 
 def test_nothing_is_kept_unless_asked_for(sd1, picture, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    how = dataclasses.replace(QUICK, method="ddim")
     assert InversionCache.of(None) is InversionCache.of(False) is None
-    assert inversions_of(model_of(sd1), [picture], ["a dog"], how)[0].unconditional is None
-    assert inversions_of(model_of(sd1), [], [], how, InversionCache.of(True)) == []
+    assert inversions_of(model_of(sd1), [picture], ["a dog"], DDIM)[0].unconditional is None
+    assert inversions_of(model_of(sd1), [], [], DDIM, InversionCache.of(True)) == []
     assert not list(tmp_path.iterdir())
     assert InversionCache.of(True).folder == tmp_path / "pixalign" / "inversions"
     assert InversionCache.of(tmp_path) == InversionCache(tmp_path, 2 * 2**30)

@@ -140,14 +140,10 @@ def test_class_inside_its_phrase(phrase, expected):
 
 def test_phrase_columns_whole_or_name():
     phrases = as_phrases([Phrase("dog", "a golden dog"), Phrase("car", "two red cars")])
-    assert words_at(compose(phrases, [0, 1], TEMPLATE)) == [["dog"], ["cars"]]
-    assert words_at(compose(phrases, [0, 1], TEMPLATE, whole=True)) == [
-        ["a golden dog"],
-        ["two red cars"],
-    ]
-    caption = "two red cars and a golden dog"
-    assert words_at(locate(phrases, caption)) == [["dog"], ["cars"]]
-    assert words_at(locate(phrases, caption, whole=True)) == [["a golden dog"], ["two red cars"]]
+    caption, wholes = "two red cars and a golden dog", [["a golden dog"], ["two red cars"]]
+    for whole, words in ((False, [["dog"], ["cars"]]), (True, wholes)):
+        assert words_at(compose(phrases, [0, 1], TEMPLATE, whole)) == words
+        assert words_at(locate(phrases, caption, whole)) == words
 
 
 @pytest.mark.parametrize(
@@ -182,7 +178,6 @@ def test_split_is_the_fewest_even_prompts_that_fit(lengths, limit):
         return len(text) <= limit + len("a photo of ")
 
     prompts = split(phrases, order, TEMPLATE, fits)
-
     assert [index for prompt in prompts for index in prompt.classes] == order
     sizes = [len(prompt.classes) for prompt in prompts]
     assert max(sizes) - min(sizes) <= 1

@@ -101,12 +101,10 @@ def _size(backbone: Backbone, request: EditRequest, size: Size | None) -> Size:
     return model_size(shape, "keep", native, multiple, backbone.largest_side)
 
 
-def draw_plans(
-    model: AlignmentModel, plans: Sequence[EditPlan], settings: EditSettings
-) -> tuple[Tensor, Tensor]:
-    """The latents [B, C, h, w] of all sources and of all targets, in batches of whole pairs."""
-    shape = (len(plans), *plans[0].noise.shape[1:])
-    ends = torch.empty(2, *shape, device=model.backbone.device)
+def draw_plans(model: AlignmentModel, plans: Sequence[EditPlan], settings: EditSettings) -> Tensor:
+    """Latents [2, B, C, h, w] of all sources and of all targets, in batches of whole pairs."""
+    shape = (2, len(plans), *plans[0].noise.shape[1:])
+    ends = torch.empty(shape, device=model.backbone.device)
     bar = Progress(len(plans) * settings.steps, "edit", model.progress, "step")
 
     def work(first: int, last: int) -> None:
@@ -125,7 +123,7 @@ def draw_plans(
 
     with bar:
         model.batch_size.each(plans[0].noise, len(plans), "edit", work, rows=_ROWS)
-    return ends[0], ends[1]
+    return ends
 
 
 def _drawn(
