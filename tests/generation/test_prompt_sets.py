@@ -227,9 +227,7 @@ def test_read_abc6k_refuses(tmp_path, content, count):
 # The lab's
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [("lab-pairs", 2), ("lab-attributes", 2), ("lab-three", 3)]
-)
+@pytest.mark.parametrize(("name", "size"), zip(LAB, (2, 2, 3), strict=True))
 @given(seed=seeds, count=st.integers(1, 222))
 def test_lab_prompts(name, size, seed, count):
     prompts = PROMPT_SETS[name](count, seed)

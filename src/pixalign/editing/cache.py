@@ -58,14 +58,14 @@ class InversionCache:
         np.savez(file, **arrays)
         write_bytes(make_folder(self.folder) / f"{key}.npz", file.getvalue())
 
-    def read(self, key: str, prompt: str, settings: InversionSettings) -> Inversion | None:
+    def read(self, key: str) -> Inversion | None:
         """The inversion of that key; None where there is none, or a damaged one."""
         path = self.folder / f"{key}.npz"
         try:
             with np.load(path) as arrays:
                 tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
             os.utime(path)  # used just now
-            return Inversion(prompt, settings, tensors["noise"], tensors.get("unconditional"))
+            return Inversion(tensors["noise"], tensors.get("unconditional"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
@@ -154,8 +154,8 @@ def inversions_of(
     keys, known = [], {}
     if cache is not None and pictures:
         keys = inversion_keys(model, pictures, prompts, settings)
-        read = (cache.read(key, prompts[row], settings) for row, key in enumerate(keys))
-        known = {row: inversion for row, inversion in enumerate(read) if inversion is not None}
+        read = enumerate(map(cache.read, keys))
+        known = {row: inversion for row, inversion in read if inversion is not None}
     missing = [row for row in range(len(pictures)) if row not in known]
     if missing:
         size = pictures[0].height, pictures[0].width

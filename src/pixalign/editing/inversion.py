@@ -61,8 +61,6 @@ class Inversion:
     own.
     """
 
-    prompt: str
-    settings: InversionSettings
     noise: Tensor
     unconditional: Tensor | None
 
@@ -72,7 +70,7 @@ def invert_pictures(
 ) -> list[Inversion]:
     """Invert pictures float32 [B, 3, H, W] in [-1, 1] with a prompt each, all together."""
     backbone: Backbone = model.backbone
-    texts = backbone.encode_text(list(prompts))
+    texts = backbone.encode_text(prompts)
     sampler = Sampler(backbone, texts, settings.steps, settings.guidance, model.batch_size)
     latents = torch.cat([backbone.encode_image(picture[None]) for picture in pixels])
     passes = len(pixels) * settings.steps
@@ -82,8 +80,8 @@ def invert_pictures(
     if settings.method == "null-text":
         with Progress(passes, "null-text", model.progress, "step") as bar:
             embeds = null_text(sampler, trajectory, settings, bar).cpu().unbind(1)
-    rows = zip(prompts, trajectory[0].cpu(), embeds, strict=True)
-    return [Inversion(prompt, settings, noise[None], own) for prompt, noise, own in rows]
+    ways = zip(trajectory[0].cpu(), embeds, strict=True)
+    return [Inversion(noise[None], own) for noise, own in ways]
 
 
 def ddim_trajectory(sampler: Sampler, latents: Tensor, bar: Progress | None = None) -> Tensor:
@@ -169,12 +167,15 @@ def _optimised(
 
 
 def reconstruct(
-    backbone: Backbone, inversions: Sequence[Inversion], batch_size: BatchSize | None = None
+    model: AlignmentModel,
+    inversions: Sequence[Inversion],
+    prompts: Sequence[str],
+    settings: InversionSettings,
 ) -> Tensor:
-    """The pictures float32 [B, 3, H, W] in [0, 1] to which inversions of one kind lead."""
-    settings, limits = inversions[0].settings, batch_size or BatchSize()
-    texts = backbone.encode_text([inversion.prompt for inversion in inversions])
-    sampler = Sampler(backbone, texts, settings.steps, settings.guidance, limits)
+    """The pictures float32 [B, 3, H, W] in [0, 1] to which inversions with these settings lead."""
+    backbone: Backbone = model.backbone
+    texts = backbone.encode_text(prompts)
+    sampler = Sampler(backbone, texts, settings.steps, settings.guidance, model.batch_size)
     fitted = [own.unconditional for own in inversions if own.unconditional is not None]
     if fitted:
         sampler.unconditional = torch.stack(fitted, 1).__getitem__

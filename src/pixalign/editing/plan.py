@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from pixalign.core.checks import check_choice
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Phrase, Size
-from pixalign.diffusion.sampling import Sampler, initial_noise, to_pictures
+from pixalign.diffusion.sampling import Sampler, initial_noise, picture_size, to_pictures
 from pixalign.editing.cache import InversionCache, inversions_of
 from pixalign.editing.inversion import InversionSettings
 from pixalign.methods import METHODS
-from pixalign.pictures.reading import read_image
+from pixalign.pictures.reading import model_size, read_image
 from pixalign.text.pairing import Columns, Pairing, columns_of, pair
 from pixalign.text.prompts import Span, head_noun, occurrences_of
 
@@ -52,6 +53,18 @@ class EditRequest:
     def picture(self) -> Image.Image | None:
         """The image, read."""
         return None if self.image is None else read_image(self.image)
+
+    @property
+    def file(self) -> str | None:
+        """The image's path, where it has one."""
+        return os.fspath(self.image) if isinstance(self.image, str | os.PathLike) else None
+
+    def size(self, backbone: Backbone, size: Size | None) -> Size:
+        """(height, width) at which the picture is edited: that given, or the model's area."""
+        if size is not None or self.picture is None:
+            return picture_size(backbone, size)
+        shape, native = (self.picture.height, self.picture.width), backbone.native_size
+        return model_size(shape, "keep", native, backbone.size_multiple, backbone.largest_side)
 
 
 @dataclass(frozen=True)
@@ -85,11 +98,6 @@ class EditSettings:
     def within(self, index: int, part: float) -> bool:
         """Whether a step lies in the first part of the path."""
         return index / self.steps < part
-
-    @property
-    def injects(self) -> bool:
-        """Whether heatmaps are written into the target's attention."""
-        return EDITING_METHODS[self.method] is not None
 
     @property
     def aligned_by(self) -> str | None:

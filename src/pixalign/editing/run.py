@@ -16,14 +16,14 @@ from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Size
-from pixalign.diffusion.sampling import Sampler, picture_size, to_pictures
+from pixalign.diffusion.sampling import Sampler, to_pictures
 from pixalign.editing.blending import masks_of
 from pixalign.editing.cache import InversionCache
 from pixalign.editing.inversion import InversionSettings, reconstruction_figures
 from pixalign.editing.methods import HeatmapInjection, PromptToPrompt
-from pixalign.editing.plan import EditPlan, EditRequest, EditSettings, plan_edits, read_requests
+from pixalign.editing.plan import EDITING_METHODS, EditPlan, EditSettings, plan_edits, read_requests
 from pixalign.editing.result import Edit
-from pixalign.pictures.reading import model_size, to_pixels
+from pixalign.pictures.reading import to_pixels
 
 _ROWS = 4  # of a batch for each pair: source and target, without and with their texts
 
@@ -51,15 +51,14 @@ def edit(
     """Change a picture that the source prompt describes into what the target prompt says.
 
     Gives an `Edit`; lists of images, sources, targets or seeds give a list, and what is no list is
-    the same for all.
-    Each edit is what it would be alone, up to rounding. Without an image (None), it is the one that
-    the model draws from ``seed``. ``method`` says where new words attend: "ptp" where the words
-    they replace do, "elbo" and "diffsegmenter" where that method's heatmap of these says;
-    ``entities`` of the source prompt take part in its calibration. ``inversion`` finds the
+    the same for all. Each edit is what it would be alone, up to rounding. Without an image (None),
+    it is the one that the model draws from ``seed``. ``method`` says where new words attend: "ptp"
+    where the words they replace do, "elbo" and "diffsegmenter" where that method's heatmap of these
+    says; ``entities`` of the source prompt take part in its calibration. ``inversion`` finds the
     picture's noise, by "null-text" or "ddim"; ``cache`` keeps it in a folder, or with True in the
-    user's cache folder, of at most 2 GiB. ``weights`` are factors of target words,
-    ``blend_words`` a pair (source words, target words). For the others see `EditSettings`.
-    ``size`` (height, width) is by default the model's own area in the picture's shape.
+    user's cache folder, of at most 2 GiB. ``weights`` are factors of target words, ``blend_words``
+    a pair (source words, target words). For the others see `EditSettings`. ``size`` (height, width)
+    is by default the model's own area in the picture's shape.
     """
     requests, many = read_requests(image, source, target, seed, entities, weights, blend_words)
     backbone: Backbone = model.backbone
@@ -78,7 +77,7 @@ def edit(
     }
     by_size: dict[Size, list[int]] = {}
     for row, request in enumerate(requests):
-        by_size.setdefault(_size(backbone, request, size), []).append(row)
+        by_size.setdefault(request.size(backbone, size), []).append(row)
     edits: dict[int, Edit] = {}
     try:
         for where, rows in by_size.items():
@@ -90,15 +89,6 @@ def edit(
         backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
     ordered = [edits[row] for row in range(len(requests))]
     return ordered if many else ordered[0]
-
-
-def _size(backbone: Backbone, request: EditRequest, size: Size | None) -> Size:
-    """(height, width) at which a picture is edited."""
-    if size is not None or request.picture is None:
-        return picture_size(backbone, size)
-    shape = (request.picture.height, request.picture.width)
-    native, multiple = backbone.native_size, backbone.size_multiple
-    return model_size(shape, "keep", native, multiple, backbone.largest_side)
 
 
 def draw_plans(model: AlignmentModel, plans: Sequence[EditPlan], settings: EditSettings) -> Tensor:
@@ -178,7 +168,7 @@ def _text_edit(
 ) -> PromptToPrompt | None:
     """What is written for the pairs that differ."""
     pairings = [plan.pairing for plan in plans]
-    if settings.injects and any(plan.heatmaps is not None for plan in plans):
+    if EDITING_METHODS[settings.method] and any(plan.heatmaps is not None for plan in plans):
         return HeatmapInjection(pairings, [plan.heatmaps for plan in plans], device)
     return PromptToPrompt(pairings, device) if plans else None
 
@@ -186,7 +176,6 @@ def _text_edit(
 def _result(backbone: Backbone, plan: EditPlan, pixels: Tensor, record: Mapping[str, Any]) -> Edit:
     """Reconstruction and edited picture, pixels [2, 3, H, W], and how they came about."""
     request, pairing, alignment = plan.request, plan.pairing, plan.alignment
-    image = request.image
     reconstruction, edited = to_pictures(pixels)
     figures, scores = {}, None
     if plan.picture is None:
@@ -208,7 +197,7 @@ def _result(backbone: Backbone, plan: EditPlan, pixels: Tensor, record: Mapping[
         figures=figures,
         warnings=() if alignment is None else alignment.warnings,
         provenance={
-            "source": os.fspath(image) if isinstance(image, str | os.PathLike) else None,
+            "source": request.file,
             "seed": None if plan.picture else request.seed,
             "weights": dict(request.weights or {}),
             "entities": list(request.entities),

@@ -36,17 +36,7 @@ class LatentOptimization(GenerationMethod, ABC):
     ``errors`` keep the entities' losses before the step's move.
     """
 
-    needs = "an entity"
-
-    @classmethod
-    def measures(cls, entity: Entity | EntityColumns) -> bool:
-        """Whether the entity has a loss."""
-        return True
-
-    @classmethod
-    def helps(cls, entities: Sequence[Entity]) -> bool:
-        """Whether any of the entities has a loss."""
-        return any(cls.measures(entity) for entity in entities)
+    needs, least = "an entity", 1
 
     def __init__(self, plan: GenerationPlan) -> None:
         super().__init__(plan)

@@ -13,7 +13,7 @@ from pixalign.backbones import Backbone
 from pixalign.core.values import TextCondition
 from pixalign.diffusion.objectives import to_epsilon
 from pixalign.diffusion.sampling import guided
-from pixalign.generation.plan import GenerationPlan
+from pixalign.generation.plan import EntityColumns, GenerationPlan
 from pixalign.text.entities import Entity
 from pixalign.text.weighting import weighted
 
@@ -28,6 +28,7 @@ class GenerationMethod:
 
     name: ClassVar[str] = "plain"
     needs: ClassVar[str] = ""  # of a prompt, to do anything: "two entities"
+    least: ClassVar[int] = 0  # so many that it measures
 
     def __init__(self, plan: GenerationPlan) -> None:
         self.plan, self.sampler = plan, plan.sampler
@@ -36,9 +37,14 @@ class GenerationMethod:
         self.errors = [torch.full(shape, torch.nan) for shape in shapes]
 
     @classmethod
+    def measures(cls, entity: Entity | EntityColumns) -> bool:
+        """Whether the entity counts for the method."""
+        return True
+
+    @classmethod
     def helps(cls, entities: Sequence[Entity]) -> bool:
         """Whether a prompt with these entities has what the method needs."""
-        return True
+        return sum(map(cls.measures, entities)) >= cls.least
 
     @classmethod
     def check(cls, backbone: Backbone) -> None:
@@ -63,12 +69,7 @@ class Elbo(GenerationMethod):
     """
 
     name = "elbo"
-    needs = "two entities"
-
-    @classmethod
-    def helps(cls, entities: Sequence[Entity]) -> bool:
-        """Whether there is anything to balance."""
-        return len(entities) > 1
+    needs, least = "two entities", 2  # there is nothing to balance in one
 
     def __init__(self, plan: GenerationPlan) -> None:
         super().__init__(plan)
