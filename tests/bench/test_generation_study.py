@@ -14,7 +14,7 @@ from pixalign.bench import generation_study as study
 from pixalign.bench.generation_study import Constant, Reversed, Shuffled, rows_for
 from pixalign.bench.scene_classifier import load_classifier
 from pixalign.bench.study_figures import format_generation, returned, summarise_generation
-from pixalign.generation import attend_excite
+from pixalign.generation import gradient_methods
 from pixalign.generation.methods import Elbo
 from pixalign.generation.plan import GenerationRequest, GenerationSettings
 from pixalign.generation.result import Generation
@@ -106,7 +106,7 @@ def test_rows_know_their_families(pipeline):
 
 
 def test_the_generation_study_runs_and_goes_on(tmp_path, monkeypatch, shell):
-    monkeypatch.setattr(attend_excite, "TRIES", 1)
+    monkeypatch.setattr(gradient_methods, "TRIES", 1)
     few = ("--prompts", 2, "--seeds", 1, "--steps", 1, "--set", "lab-pairs", "--device", "cpu")
     for _ in range(2):
         code, out, err = shell("bench", "generation", *few, "--out", tmp_path)

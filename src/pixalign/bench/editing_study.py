@@ -156,7 +156,7 @@ def run_editing_study(
         write_json(path, result)
     how = InversionSettings("ddim", steps, backbone.guidance)
     plain = inversions_of(model, pictures, sources, how, cache)
-    again = reconstruct(backbone, plain, model.batch_size)
+    again = reconstruct(model, plain, sources, how)
     pixels = torch.cat([to_pixels(picture, picture.size[::-1]) for picture in pictures])
     result["inversions"]["ddim"] = _by_name(reconstruction_figures(backbone, pixels, again))
     write_json(path, result)

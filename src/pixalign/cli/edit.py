@@ -10,7 +10,7 @@ import typer
 from pixalign.cli import common
 from pixalign.cli.common import one_of, option
 from pixalign.editing.inversion import INVERSIONS
-from pixalign.editing.request import BLENDS, EDITING_METHODS, EditSettings
+from pixalign.editing.plan import BLENDS, EDITING_METHODS, EditSettings
 
 
 def edit(

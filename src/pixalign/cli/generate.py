@@ -50,7 +50,7 @@ def generate(
 ) -> None:
     """Draw a prompt so that every entity it names appears, without training."""
     from pixalign.core.files import check_folder
-    from pixalign.generation.plots import check_plots, plot_weights
+    from pixalign.generation.result import check_plots, plot_weights
     from pixalign.pictures.grid import picture_grid
     from pixalign.pictures.saving import write_png
 
@@ -63,7 +63,7 @@ def generate(
     named: dict[str, Any] = {"entities": entity or None}
     if non_entities is not None:
         named["ignored"] = read_non_entities(non_entities)
-    if GENERATION_METHODS[method].reads_entities:
+    if GENERATION_METHODS[method].needs:
         entities_in([prompt], **named)
     loaded = common.load_model(model, device, dtype, batch_size)
     with common.said_plainly():
