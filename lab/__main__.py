@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pixalign.cli.common import Device, Json, print_json
+from pixalign.cli.common import Device, Json, option, print_json
 
 lab = typer.Typer(
     help="Small models trained on synthetic scenes.",
@@ -22,22 +22,14 @@ Stage = Literal["vae", "classifier", "denoiser", "clip"]
 
 @lab.command()
 def train(
-    out: Annotated[Path, typer.Option(help="Folder for log, checkpoints and the model.")],
-    family: Annotated[Family, typer.Option(help="What is trained.")] = "sd1",
-    stage: Annotated[
-        Stage | None, typer.Option(help="[default: denoiser; clip has but one]")
-    ] = None,
-    recipe: Annotated[Path | None, typer.Option(help="JSON file; see lab/recipes.")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Run folder or weights to go on from.")
-    ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
-    vae: Annotated[
-        Path | None, typer.Option(help="Trained VAE. [default: the embedded one, but for sd1]")
-    ] = None,
-    bank: Annotated[
-        Path | None, typer.Option(help="Folder that keeps encoded scenes for other runs.")
-    ] = None,
+    out: Annotated[Path, option("Folder for log, checkpoints and the model.")],
+    family: Annotated[Family, option("What is trained.")] = "sd1",
+    stage: Annotated[Stage | None, option("[default: denoiser; clip has but one]")] = None,
+    recipe: Annotated[Path | None, option("JSON file; see lab/recipes.")] = None,
+    resume: Annotated[Path | None, option("Run folder or weights to go on from.")] = None,
+    minutes: Annotated[float | None, option("Stop after so many minutes.")] = None,
+    vae: Annotated[Path | None, option("Trained VAE. [default: embedded, but for sd1]")] = None,
+    bank: Annotated[Path | None, option("Folder that keeps encoded scenes for other runs.")] = None,
     device: Device = "auto",
 ) -> None:
     """Train a small model on scenes, or one of its parts."""
@@ -50,9 +42,9 @@ def train(
 
 @lab.command()
 def attention(
-    model: Annotated[str, typer.Option(help="Folder of a pipeline, or lab:NAME.")],
-    scenes: Annotated[int, typer.Option(help="Val scenes with 2 to 4 objects.", min=3)] = 128,
-    single: Annotated[int, typer.Option(help="Val scenes with one object.", min=1)] = 64,
+    model: Annotated[str, option("Folder of a pipeline, or lab:NAME.")],
+    scenes: Annotated[int, option("Val scenes with 2 to 4 objects.", min=3)] = 128,
+    single: Annotated[int, option("Val scenes with one object.", min=1)] = 64,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
@@ -68,10 +60,8 @@ def attention(
 
 @lab.command()
 def tune(
-    model: Annotated[
-        str | None, typer.Option(help="Folder or lab:NAME; the embedded one if left out.")
-    ] = None,
-    count: Annotated[int, typer.Option(help="Val scenes.", min=3)] = 300,
+    model: Annotated[str | None, option("Folder or lab:NAME. [default: the embedded one]")] = None,
+    count: Annotated[int, option("Val scenes.", min=3)] = 300,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
@@ -84,12 +74,12 @@ def tune(
 
 @lab.command()
 def quality(
-    pipeline: Annotated[str, typer.Option(help="Folder of a pipeline, or lab:NAME.")],
-    classifier: Annotated[Path, typer.Option(help="Folder of a trained classifier.")],
-    out: Annotated[Path, typer.Option(help="Folder for quality.json and classes.png.")],
-    per_class: Annotated[int, typer.Option(help="Pictures of each class.", min=1)] = 8,
-    steps: Annotated[int, typer.Option(help="Sampling steps.", min=1)] = 30,
-    guidance: Annotated[float, typer.Option(help="Strength of guidance.")] = 4.0,
+    pipeline: Annotated[str, option("Folder of a pipeline, or lab:NAME.")],
+    classifier: Annotated[Path, option("Folder of a trained classifier.")],
+    out: Annotated[Path, option("Folder for quality.json and classes.png.")],
+    per_class: Annotated[int, option("Pictures of each class.", min=1)] = 8,
+    steps: Annotated[int, option("Sampling steps.", min=1)] = 30,
+    guidance: Annotated[float, option("Strength of guidance.")] = 4.0,
     device: Device = "auto",
 ) -> None:
     """Say how often the classifier finds the object that a picture was drawn of."""
@@ -103,10 +93,10 @@ def quality(
 def study(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Runs such as 'study-exponents/lab:sd2' or 'study-*/embedded'."),
+        option("Runs such as 'study-exponents/lab:sd2' or 'study-*/embedded'."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many scenes.", min=1)] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/study"),
+    limit: Annotated[int | None, option("At most so many scenes.", min=1)] = None,
+    out: Annotated[Path, option("Folder for the results.")] = Path("runs/study"),
     device: Device = "auto",
 ) -> None:
     """Compare exponents, presets and timesteps on scenes whose truth is known; goes on if stopped.
@@ -121,9 +111,7 @@ def study(
 
 @lab.command()
 def report(
-    docs: Annotated[Path, typer.Option(help="Folder with the templates and results.")] = Path(
-        "docs"
-    ),
+    docs: Annotated[Path, option("Folder with the templates and results.")] = Path("docs"),
 ) -> None:
     """Render docs/lab.md with its figures, generation.md and editing.md from the result files."""
     from lab.report import report as render_report

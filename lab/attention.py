@@ -62,7 +62,9 @@ class GateScenes:
             prompt = compose(phrases, range(len(phrases)), "a photo of {}")
             prompts.append(prompt.text)
             columns.append(_averaging(backbone, prompt, length))
-            objects.append(_masks(mask, present))
+            own = [mask == label + 1 for label in present]
+            none = [torch.zeros_like(own[0])] * (SLOTS - len(own))
+            objects.append(torch.stack([*own, *none]).float())
         shape = (len(POSITIONS), *latents.shape[1:])
         return cls(
             latents=latents,
@@ -86,40 +88,29 @@ def _averaging(backbone: Backbone, prompt: Prompt, length: int) -> Tensor:
     return matrix
 
 
-def _masks(mask: Tensor, present: Sequence[int]) -> Tensor:
-    """float32 [K, s, s]: one mask for each class that is present."""
-    masks = mask.new_zeros((SLOTS, *mask.shape), dtype=torch.float32)
-    for index, label in enumerate(present):
-        masks[index] = (mask == label + 1).float()
-    return masks
-
-
 @torch.no_grad()
 def measure_gates(backbone: Backbone, scenes: GateScenes) -> dict[str, Any]:
     """The gates of a model.
 
-    "layers" holds for each layer that reads text, and for the mean of all, at each position of
-    the schedule: the mass on start, end and padding, and the AUC of a class's map inside its own
-    object against other objects and against the background; all on the finest layer's grid, so
-    that every layer is measured on the same objects. "pointing" is the share of
-    single-object scenes in which the highest cell of the mean map lies on the object.
+    "layers" holds `layer_gates` of each layer that reads text and of the mean of all, by position
+    of the schedule, on the finest layer's grid, so that all are measured on the same objects;
+    "pointing" the share of single-object scenes whose mean map is highest on the object.
     """
     sites = [site for site in backbone.sites if site.reads_text]
     names = text_layers(sites).names
     layers: dict[str, dict[str, Any]] = {}
     pointing: dict[str, float] = {}
-    for index, position in enumerate(POSITIONS):
+    for index, position in enumerate(f"{position:g}" for position in POSITIONS):
         maps = _read(backbone, sites, scenes, index)
-        height, width = max((m.shape[-2:] for m in maps.values()), key=lambda hw: hw[0] * hw[1])
-        grid = (height, width)
-        named = {name: resize(maps[site], grid) for name, site in zip(names, sites, strict=True)}
-        named["all"] = _combined(list(maps.values()), sites)
+        height, width = max((m.shape[-2:] for m in maps), key=lambda grid: grid[0] * grid[1])
+        named = {n: resize(m, (height, width)) for n, m in zip(names, maps, strict=True)}
+        named["all"] = _combined(maps, sites)
         for name, values in named.items():
             entry = layer_gates(values[: scenes.several], scenes.objects[: scenes.several])
-            layers.setdefault(name, {})[f"{position:g}"] = entry
+            layers.setdefault(name, {})[position] = entry
         single, objects = (x[scenes.several :, 0] for x in (named["all"], scenes.objects))
-        pointing[f"{position:g}"] = pointing_share(single, objects)
-    first = f"{POSITIONS[0]:g}"
+        pointing[position] = pointing_share(single, objects)
+    first = next(iter(pointing))
     best = max((name for name in layers if name != "all"), key=lambda n: layers[n][first]["other"])
     return {
         "auc_other_best": layers[best][first]["other"],
@@ -139,35 +130,34 @@ def evaluate_gates(folder: str | Path, scenes: int, single: int, device: str) ->
     return measure_gates(backbone, drawn)
 
 
-def _read(
-    backbone: Backbone, sites: list[Site], scenes: GateScenes, index: int
-) -> dict[Site, Tensor]:
+def _read(backbone: Backbone, sites: list[Site], scenes: GateScenes, index: int) -> list[Tensor]:
     """Each site's maps [B, K + 1, h, w] at one of POSITIONS."""
     positions = torch.full((len(scenes.latents),), POSITIONS[index])
     steps, text = backbone.schedule.at_positions(positions), backbone.encode_text(scenes.prompts)
     noised = steps.noised(scenes.latents, scenes.noise[index].expand_as(scenes.latents))
     reader = AttentionReader(sites)
-    parts: dict[Site, list[Tensor]] = {site: [] for site in sites}
+    parts: list[list[Tensor]] = []
     with reader.attached(backbone.denoiser):
         for rows in torch.split(torch.arange(len(noised)), _BATCH):
             reader.columns = scenes.columns[rows]
             backbone.predict(noised[rows], steps[rows], text[rows])
-            for site in sites:
-                parts[site].append(reader.cross[site])
-    return {site: torch.cat(found) for site, found in parts.items()}
+            parts.append([reader.cross[site] for site in sites])
+    return [torch.cat(maps) for maps in zip(*parts, strict=True)]
 
 
 def _combined(maps: Sequence[Tensor], sites: Sequence[Site]) -> Tensor:
     """The plain mean over layers, each map first divided by its own mean: [B, K + 1, h, w]."""
-    scale = [m.mean((2, 3), keepdim=True).clamp_min(1e-12) for m in maps]
-    for means in scale:
+    scaled = []
+    for layer in maps:
+        means = layer.mean((2, 3), keepdim=True).clamp_min(1e-12)
         means[:, -1] = 1  # the mass on start, end and padding stays what it is
-    scaled = [m / means for m, means in zip(maps, scale, strict=True)]
+        scaled.append(layer / means)
     return combine_layers(scaled, text_layers(sites), "uniform")
 
 
 def layer_gates(maps: Tensor, objects: Tensor) -> dict[str, float]:
-    """Gates of one layer's maps [B, K + 1, h, w] under masks [B, K, s, s]."""
+    """Of one layer's maps [B, K + 1, h, w] under masks [B, K, s, s]: the mass on start, end and
+    padding, and the AUC inside a class's own object against other objects and background."""
     share = functional.interpolate(objects, maps.shape[-2:], mode="area")
     own = share > 0.5  # [B, K, h, w]
     others = (own.sum(1, keepdim=True) - own.long()) > 0
@@ -203,13 +193,10 @@ def pointing_share(maps: Tensor, objects: Tensor) -> float:
 
 def format_gates(result: Mapping[str, Any]) -> str:
     """The gates as a few lines: for each layer and position, sink mass and both AUCs."""
-    layers = result["layers"]
-    positions = list(next(iter(layers.values())))
-    head = "".join(f" | t={p:<4} sink other backg" for p in positions)
+    pointing = result["pointing"]
+    lines = ["gates     " + "".join(f" | t={p:<4} sink other backg" for p in pointing)]
     cell = " |        {sink:.2f}  {other:.3f} {background:.3f}"
-    lines = [
-        f"{'gates':<10}{head}",
-        *(f"{n:<10}" + "".join(cell.format(**e) for e in x.values()) for n, x in layers.items()),
-    ]
-    pointing = " ".join(f"t={p} {value:.2f}" for p, value in result["pointing"].items())
-    return "\n".join([*lines, f"pointing (one object) {pointing}; best layer {result['best']}"])
+    for name, entries in result["layers"].items():
+        lines.append(f"{name:<10}" + "".join(cell.format(**entry) for entry in entries.values()))
+    shares = " ".join(f"t={p} {value:.2f}" for p, value in pointing.items())
+    return "\n".join([*lines, f"pointing (one object) {shares}; best layer {result['best']}"])

@@ -54,28 +54,26 @@ def cell_targets(
 
 
 def cell_losses(
-    logits: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor], weights: tuple[Tensor, Tensor]
+    logits: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor], weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropies of classes and of colours, means over the cells.
 
-    ``weights`` are those of the classes [classes] and of the colours [8]. Objects and background
-    count half each in the first, however much of the pictures they cover; cells of colour -1 do
-    not count in the second.
+    Objects and background count half each in the first, however much of the pictures they cover;
+    ``weights`` [8] are those of the colours, and cells of colour -1 do not count.
     """
     shares, colours = targets
     missed = -functional.log_softmax(logits[0].float(), 1) * shares
-    by_class = weights[0][:, None, None]
-    objects = (by_class * missed[:, 1:]).sum() / (by_class * shares[:, 1:]).sum().clamp_min(1e-6)
+    objects = missed[:, 1:].sum() / shares[:, 1:].sum().clamp_min(1e-6)
     ground = missed[:, 0].sum() / shares[:, 0].sum().clamp_min(1e-6)
     tints = functional.cross_entropy(
-        logits[1].float(), colours, weight=weights[1], ignore_index=-1, reduction="sum"
+        logits[1].float(), colours, weight=weights, ignore_index=-1, reduction="sum"
     )
-    total = (weights[1][colours.clamp_min(0)] * (colours >= 0)).sum()
+    total = (weights[colours.clamp_min(0)] * (colours >= 0)).sum()
     return (objects + ground) / 2, tints / total.clamp_min(1e-6)
 
 
 def blurred(images: Tensor, share: float, largest: float, seed: int) -> Tensor:
-    """[B, C, H, W] whose first images are made smaller by 1 to ``largest`` and enlarged again.
+    """[B, C, S, S] whose first images are made smaller by 1 to ``largest`` and enlarged again.
 
     They are ``share`` of all, in up to four groups of one factor each.
     """
@@ -85,10 +83,9 @@ def blurred(images: Tensor, share: float, largest: float, seed: int) -> Tensor:
     groups = images[:many].chunk(4)
     draws = torch.rand(len(groups), generator=torch.Generator().manual_seed(seed))
     factors = 1 + (largest - 1) * draws
-    side = (images.shape[-2], images.shape[-1])
-    done = []
+    side, done = images.shape[-1], []
     for group, factor in zip(groups, factors.tolist(), strict=True):
-        less = (round(side[0] / factor), round(side[1] / factor))
+        less = round(side / factor)
         small = functional.interpolate(group, less, mode="bilinear", antialias=True)
         done.append(functional.interpolate(small, side, mode="bilinear"))
     return torch.cat([*done, images[many:]])

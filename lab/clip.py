@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,13 @@ from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
 from lab.data import in_parts, rendered, sampled_ahead
 from lab.hard_negatives import KINDS, tinted, without_one, wrong_captions
 from lab.loop import Stage, compiled
-from lab.networks import copy_as, parameter_count, tower_sizes, word_settings
+from lab.networks import copy_as, parameter_count, tower_settings
 from lab.recipe import Recipe
 from lab.vocabulary import CaptionEncoder, build_tokenizer
 from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.sample import SceneBatch, attribute_captions, full_captions, sample_scenes
 
 CHOICES = 32  # captions among which the right one is to be found
-MEAN = STD = (0.5, 0.5, 0.5)
 
 
 @dataclass(frozen=True)
@@ -68,33 +67,27 @@ class ClipStage(Stage):
         self.tokenizer = build_tokenizer()
         self.model: nn.Module = build_clip(recipe, self.tokenizer).to(device)
         self.network = compiled(Towers(self.model), recipe, device)
-        held_out = describe(draw_scenes("val", recipe["held_out"]), recipe["tinted"], 0)
-        self.held_out = held_out
-        self.pictures = rendered(held_out.scenes, recipe["size"], device).images
-        rng = np.random.Generator(np.random.Philox(key=[92, 0]))
-        less = without_one(held_out.scenes, rng)
-        self.less = rendered(less, recipe["size"], device).images
-        self._bank: tuple[Tensor, ...] | None = None
+        self.held_out = describe(draw_scenes("val", recipe["held_out"]), recipe["tinted"], 0)
+        whole = self.held_out.scenes
+        less = without_one(whole, np.random.Generator(np.random.Philox(key=[92, 0])))
+        self.pictures, self.less = (
+            rendered(batch, recipe["size"], device).images for batch in (whole, less)
+        )
         print(f"clip: {parameter_count(self.model) / 1e6:.2f} M parameters", file=sys.stderr)
 
-    @property
+    @cached_property
     def bank(self) -> tuple[Tensor, ...]:
         """Pictures uint8 [N, 3, s, s] and ids: plain, rich, wrong; drawn when first asked for."""
-        if self._bank is None:
-            settings, size = self.recipe["bank"], self.recipe["size"]
-            count, columns = settings["count"], []
-            draw = partial(described_scenes, self.recipe["tinted"])
-            ahead = sampled_ahead(
-                draw, settings["first"], count, settings["batch"], self.recipe["workers"]
-            )
-            for _, last, part in ahead:
-                images = rendered(part.scenes, size, self.device).images
-                texts = (text.to(self.device) for text in (part.plain, part.rich, part.wrong))
-                columns.append(((images * 255).round().byte(), *texts))
-                if last == count or len(columns) % 20 == 0:
-                    print(f"bank: {last}/{count} scenes", file=sys.stderr)
-            self._bank = tuple(torch.cat(column) for column in zip(*columns, strict=True))
-        return self._bank
+        recipe, columns = self.recipe, []
+        first, count, batch = (recipe["bank"][name] for name in ("first", "count", "batch"))
+        draw = partial(described_scenes, recipe["tinted"])
+        for _, last, part in sampled_ahead(draw, first, count, batch, recipe["workers"]):
+            images = rendered(part.scenes, recipe["size"], self.device).images
+            texts = (text.to(self.device) for text in (part.plain, part.rich, part.wrong))
+            columns.append(((images * 255).round().byte(), *texts))
+            if last == count or len(columns) % 20 == 0:
+                print(f"bank: {last}/{count} scenes", file=sys.stderr)
+        return tuple(torch.cat(column) for column in zip(*columns, strict=True))
 
     def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Cross-entropy both ways; a picture's row also has its own wrong captions."""
@@ -106,22 +99,17 @@ class ClipStage(Stage):
         right = torch.where(bare, plain[rows], rich[rows]).long()
         others = wrong[rows].long()  # [B, kinds, L]
         texts = torch.cat([right, others.flatten(0, 1)])
-        images = self._moved(pictures[rows], draw)
-        seen, read, scale = self.network(images, texts)
-        logits = scale * seen @ read[:batch].T
-        twins = (right[:, None] == right).all(-1)
-        twins.fill_diagonal_(False)
-        logits = logits.masked_fill(twins, -torch.inf)
+        seen, read, scale = self.network(self._moved(pictures[rows], draw), texts)
+        twins = (right[:, None] == right).all(-1).fill_diagonal_(False)
+        logits = (scale * seen @ read[:batch].T).masked_fill(twins, -torch.inf)
         near = read[batch:].unflatten(0, (batch, -1))
         close = scale * (seen[:, None] * near).sum(-1)
         close = close.masked_fill((others == rich[rows].long()[:, None]).all(-1), -torch.inf)
         wanted = torch.arange(batch, device=logits.device)
         rowwise = torch.cat([logits, close], 1).float()
-        loss = (
-            functional.cross_entropy(rowwise, wanted)
-            + functional.cross_entropy(logits.T.float(), wanted)
-        ) / 2
-        return {"loss": loss, "accuracy": (rowwise.argmax(1) == wanted).float().mean()}
+        losses = [functional.cross_entropy(x, wanted) for x in (rowwise, logits.T.float())]
+        accuracy = (rowwise.argmax(1) == wanted).float().mean()
+        return {"loss": torch.stack(losses).mean(), "accuracy": accuracy}
 
     def _moved(self, pictures: Tensor, draw: dict[str, Any]) -> Tensor:
         """In [-1, 1], each perhaps mirrored, all moved by the same few pixels."""
@@ -168,8 +156,8 @@ class ClipStage(Stage):
         CLIPImageProcessorPil(
             size={"shortest_edge": side},
             crop_size={"height": side, "width": side},
-            image_mean=list(MEAN),
-            image_std=list(STD),
+            image_mean=[0.5] * 3,
+            image_std=[0.5] * 3,
         ).save_pretrained(folder)
 
 
@@ -203,14 +191,11 @@ class Towers(nn.Module):
 
 def build_clip(recipe: Recipe, tokenizer: Any) -> Any:
     """A CLIPModel for the lab's words and pictures."""
-    projection, vision, text = (recipe[name] for name in ("projection", "vision", "text"))
-    seen, read = (
-        tower_sizes(tower["hidden"], tower["layers"], tower["heads"], projection)
-        for tower in (vision, text)
-    )
+    size, patch, projection = recipe["size"], recipe["vision"]["patch"], recipe["projection"]
+    seen = tower_settings(recipe["vision"], projection)
     config = CLIPConfig(
-        text_config=read | word_settings(tokenizer),
-        vision_config=seen | {"image_size": recipe["size"], "patch_size": vision["patch"]},
+        text_config=tower_settings(recipe["text"], projection, tokenizer),
+        vision_config=seen | {"image_size": size, "patch_size": patch},
         projection_dim=projection,
     )
     return CLIPModel(config)

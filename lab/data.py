@@ -29,6 +29,7 @@ from pixalign.scenes.render import Rendered, render
 from pixalign.scenes.sample import CHUNK, SceneBatch, sample_scenes
 
 _ENDLESS = 2**40  # scenes
+Sampled = TypeVar("Sampled")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +58,6 @@ def scenes(
 ) -> SceneTensors:
     """Scenes start .. start + count - 1 of a split."""
     return rendered(sample_scenes(split, start, count, objects=objects), size, device)
-
-
-Sampled = TypeVar("Sampled")
 
 
 def sampled_ahead(
@@ -100,12 +98,12 @@ class Stream:
         self.draw = partial(sample_scenes, split)
         self.batches = -(-CHUNK // batch)  # of a block: scenes are drawn in whole chunks anyway
         self._number = -1
-        self._block: SceneBatch | None = None
+        self._block: SceneBatch
         self._ahead: Generator[tuple[int, int, SceneBatch]] | None = None
 
     def __getitem__(self, index: int) -> SceneTensors:
         number, place = divmod(index, self.batches)
-        if self._block is None or number != self._number:
+        if number != self._number:
             if self._ahead is None or number != self._number + 1:
                 self.close()
                 count = self.batch * self.batches

@@ -5,7 +5,6 @@ It sees no mask, box or attention map: alignment must come from pictures and cap
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,8 @@ class DenoiserStage(Stage):
             denoiser.to(memory_format=torch.channels_last)
         self.network = compiled(denoiser, recipe, device)
         self.backbone = wrap(self._pipeline(self.parts))
-        self.steps = _on(self.backbone.schedule.at_positions(torch.arange(_TIMES) / _TIMES), device)
+        steps = self.backbone.schedule.at_positions(torch.arange(_TIMES) / _TIMES)
+        self.steps = Steps(*(values.float().to(device) for values in vars(steps).values()))
         self.target = OBJECTIVES[self.backbone.objective].target
         self.gate_scenes = GateScenes.draw(
             self.backbone, size=recipe["size"], device=device, **recipe["gates"]
@@ -78,10 +78,9 @@ class DenoiserStage(Stage):
         if start not in self.banks:
             self.banks.clear()  # the old one's memory first
             options = {name: self.recipe[name] for name in ("size", "workers")}
-            options |= {name: settings[name] for name in ("count", "batch")} | {"start": start}
-            self.banks[start] = kept_bank(
-                self.folder, self.vae, self.encoder, device=self.device, **options
-            )
+            options |= {"start": start, "count": settings["count"], "batch": settings["batch"]}
+            options["device"] = self.device
+            self.banks[start] = kept_bank(self.folder, self.vae, self.encoder, **options)
         return self.banks[start]
 
     def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -99,15 +98,12 @@ class DenoiserStage(Stage):
 
     def _times(self, batch: int, draw: dict[str, Any]) -> Tensor:
         """int64 [B] in 0..999."""
-        uniform = torch.randint(_TIMES, (batch,), **draw)
-        if self.recipe["timesteps"] == "uniform":
+        recipe, uniform = self.recipe, torch.randint(_TIMES, (batch,), **draw)
+        if recipe["timesteps"] == "uniform":
             return uniform
-        normal = torch.randn(batch, **draw)
-        unit: Tensor = (
-            self.recipe["timestep_mean"] + self.recipe["timestep_std"] * normal
-        ).sigmoid()
-        times = (unit * _TIMES).long().clamp(0, _TIMES - 1)
-        if self.recipe["timesteps"] == "half":
+        normal = recipe["timestep_mean"] + recipe["timestep_std"] * torch.randn(batch, **draw)
+        times: Tensor = (normal.sigmoid() * _TIMES).long().clamp(0, _TIMES - 1)
+        if recipe["timesteps"] == "half":
             times[::2] = uniform[::2]
         return times
 
@@ -140,16 +136,12 @@ class DenoiserStage(Stage):
         """Take all of a saved pipeline of this recipe, and of another what the family can use."""
         donor = load_pipeline(folder, self.device)
         try:
-            if self._same_shapes(wrap(donor).denoiser):
+            if _shapes(self.parts[DENOISER]) == _shapes(wrap(donor).denoiser):
                 restore(model, donor)
             else:
                 self.family.inherit(model, donor)
         except ValueError as error:
             raise ValueError(f"{str(folder)!r} is no pipeline for this recipe: {error}") from error
-
-    def _same_shapes(self, other: nn.Module) -> bool:
-        mine, theirs = (network.state_dict() for network in (self.parts[DENOISER], other))
-        return {k: v.shape for k, v in mine.items()} == {k: v.shape for k, v in theirs.items()}
 
     def export(self, model: Any, out: Path) -> None:
         """Write the pipeline and a last sheet of samples."""
@@ -158,7 +150,5 @@ class DenoiserStage(Stage):
         save_pipeline(pipe, out / "pipeline")
 
 
-def _on(steps: Steps, device: str) -> Steps:
-    """Steps in float32 on a device."""
-    names = [field.name for field in dataclasses.fields(steps)]
-    return Steps(*(getattr(steps, name).float().to(device) for name in names))
+def _shapes(network: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in network.state_dict().items()}

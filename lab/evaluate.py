@@ -17,15 +17,14 @@ from pixalign.core.files import write_json
 from pixalign.diffusion.sampling import to_pictures
 from pixalign.pictures.grid import in_rows, picture_grid
 from pixalign.pictures.saving import write_png
-from pixalign.scenes.atlas import class_names, training_shares
+from pixalign.scenes.atlas import class_names, training_counts
 
 THIRDS = ("frequent", "common", "rare")
 
 
 def frequency_thirds() -> Tensor:
     """int64 [C]: each class's place in THIRDS, by its share of the training objects."""
-    shares = dict(zip(class_names(), training_shares().tolist(), strict=True))
-    return torch.tensor([THIRDS.index(third) for third in tertiles(shares).values()])
+    return torch.tensor([THIRDS.index(third) for third in tertiles(training_counts()).values()])
 
 
 def accuracies(found: Tensor, wanted: Tensor) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +80,7 @@ class Loop:
             betas=(0.9, 0.99),
             fused=self.cuda,
         )
-        self.step = 0
-        self.first = 0  # the step at which the optimizer was new
+        self.step = self.first = 0  # ``first`` is the step at which the optimizer was new
         self.minutes = 0.0  # spent by the run so far, before and after resuming
         self.generator = torch.Generator(device)
         out.mkdir(parents=True, exist_ok=True)
@@ -165,22 +163,21 @@ class Loop:
             what = str(error).splitlines()[0]
             raise ValueError(f"{str(path)!r} is no checkpoint of this recipe: {what}") from error
         self.minutes = state.get("minutes", 0.0)
+        self.first = state.get("first", self.step)
         if "optimizer" in state:
             trained = state["recipe"]
             changed = [name for name in _FIXED if trained.get(name) != self.recipe.get(name)]
             if changed:
                 raise ValueError(f"{str(path)!r} was trained with another {', '.join(changed)}")
             self.optimizer.load_state_dict(state["optimizer"])
-            self.first = state["first"]
-        else:
-            self.first = self.step
         print(f"resumed {path} at step {self.step}", file=sys.stderr)
 
     def _update(self, rate: float) -> dict[str, Tensor]:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.generator.manual_seed(self.recipe["seed"] * 1_000_003 + self.step)
-        with self._autocast():
+        kind = torch.device(self.device).type
+        with torch.autocast(kind, torch.bfloat16, enabled=self.cuda):
             losses = self.stage.losses(self.step, self.generator)
         self.optimizer.zero_grad(set_to_none=True)
         losses["loss"].backward()  # type: ignore[no-untyped-call]
@@ -192,14 +189,13 @@ class Loop:
 
     def _rate(self, elapsed: float, minutes: float | None) -> float:
         """Linear warm-up, then the decay."""
-        recipe = self.recipe
+        recipe, low = self.recipe, self.recipe["final_lr"]
         peak = recipe["lr"] * min(1.0, (self.step - self.first + 1) / max(recipe["warmup"], 1))
         if recipe["decay"] == "constant":
             return float(peak)
         progress = self.step / recipe["steps"]
         if recipe["decay"] == "time" and minutes is not None:
             progress = max(progress, min(elapsed / minutes, 1.0))
-        low = recipe["final_lr"]
         return float(peak * (low + (1 - low) * (1 + math.cos(math.pi * progress)) / 2))
 
     def _evaluate(self, begun: float, watch: Watch | None) -> dict[str, Any]:
@@ -214,10 +210,5 @@ class Loop:
         minutes = round((time.monotonic() - begun) / 60, 3)
         with (self.out / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps({"step": self.step, "minutes": minutes, **values}) + "\n")
-        shown = " ".join(
-            f"{name} {value:.4g}" for name, value in values.items() if isinstance(value, float)
-        )
+        shown = " ".join(f"{k} {v:.4g}" for k, v in values.items() if isinstance(v, float))
         print(f"step {self.step} {minutes:.2f} min {shown}", file=sys.stderr)
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast("cuda", torch.bfloat16) if self.cuda else nullcontext()

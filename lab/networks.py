@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch import nn
-from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedModel
+from transformers import CLIPTextConfig, PreTrainedModel
 
 from pixalign.backbones import load_backbone
 from pixalign.backbones.locations import located
@@ -48,37 +48,33 @@ def build_vae(config: Config) -> Any:
     )
 
 
-def build_text_encoder(config: Config, tokenizer: Any) -> Any:
-    """CLIP's text model; with no layers a word's vector depends on it and its place alone."""
-    width = config["hidden"]
-    sizes = tower_sizes(width, config["layers"], config["heads"], width)
-    return CLIPTextModel(
-        CLIPTextConfig(**sizes, **word_settings(tokenizer), hidden_act="quick_gelu")
-    )
+def tower_settings(config: Config, projection: int, tokenizer: Any = None) -> dict[str, int]:
+    """One of CLIP's towers in transformers' words; a text tower knows its tokenizer.
 
-
-def tower_sizes(
-    width: int, layers: int, heads: int, projection: int, inner: int | None = None
-) -> dict[str, int]:
-    """The sizes of one of CLIP's towers in transformers' words; ``inner`` is 4 widths."""
-    return {
-        "hidden_size": width,
-        "intermediate_size": inner or 4 * width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
+    ``config`` says "hidden", "layers", "heads" and perhaps "inner", else four times "hidden".
+    """
+    sizes = {
+        "hidden_size": config["hidden"],
+        "intermediate_size": config.get("inner", 4 * config["hidden"]),
+        "num_hidden_layers": config["layers"],
+        "num_attention_heads": config["heads"],
         "projection_dim": projection,
     }
-
-
-def word_settings(tokenizer: Any) -> dict[str, int]:
-    """What a text tower must know of its tokenizer."""
-    return {
+    if tokenizer is None:
+        return sizes
+    return sizes | {
         "vocab_size": len(tokenizer),
         "max_position_embeddings": tokenizer.model_max_length,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
+
+
+def text_config(config: Config, tokenizer: Any) -> Any:
+    """Of a text tower that projects to its own width."""
+    settings = tower_settings(config, config["hidden"], tokenizer)
+    return CLIPTextConfig(**settings, hidden_act="quick_gelu")
 
 
 def build_unet(
@@ -124,20 +120,16 @@ def save_pipeline(pipe: Any, folder: Path) -> None:
         for name, part in pipe.components.items()
         if isinstance(part, nn.Module)
     }
-    type(pipe)(**{**pipe.components, **copies}, **_own_settings(pipe)).save_pretrained(folder)
-
-
-def _own_settings(pipe: Any) -> dict[str, Any]:
-    """What a pipeline was built with besides its components."""
     names = ("requires_safety_checker", "force_zeros_for_empty_prompt")
-    return {name: pipe.config[name] for name in names if name in pipe.config}
+    settings = {name: pipe.config[name] for name in names if name in pipe.config}
+    type(pipe)(**{**pipe.components, **copies}, **settings).save_pretrained(folder)
 
 
 def copy_as(model: Any, dtype: torch.dtype) -> Any:
     """The model in another number type on the CPU, without training's memory layout."""
     kind = type(model)
-    transformer = isinstance(model, PreTrainedModel)
-    copy = kind(model.config) if transformer else kind.from_config(model.config)
+    build = kind if isinstance(model, PreTrainedModel) else kind.from_config
+    copy = build(model.config)
     nn.Module.to(copy, dtype)  # diffusers' own `to` warns of modules that these models lack
     copy.load_state_dict({k: v.to("cpu", dtype) for k, v in model.state_dict().items()})
     return copy.eval()

@@ -31,80 +31,72 @@ COMMON: Recipe = {
     "notes": {},  # hardware, minutes, what came out; not read
 }
 
-VAE: Recipe = {
-    "steps": 8000,
-    "batch": 64,
-    "lr": 1e-3,
-    "l1": 1.0,
-    "mse": 1.0,
-    "edges": 0.5,  # L1 of the differences of neighbouring pixels
-    "kl": 1e-6,
-    "crop": None,  # train on random crops of this side
-    "held_out": 256,
-    "vae": {"channels": (32, 64, 96), "layers": 1, "latent_channels": 4, "groups": 8},
-}
-
-CLASSIFIER: Recipe = {
-    "steps": 8000,
-    "batch": 256,
-    "lr": 2e-3,
-    "noise": 0.05,  # largest standard deviation of the noise added to images
-    "blur": 2.5,  # by how much images are made smaller and enlarged again at most
-    "blurred": 0.5,  # share of the images to which that happens
-    "held_out": 2048,
-    "bank": 120_000,  # training scenes
-    "tinted": 0.4,  # share of their objects that are coloured
-    "balance": 0.5,  # a colour of frequency p weighs p^-balance
-    "colour": 0.5,  # weight of the colours beside the classes
-    "classifier": {"channels": (32, 48, 80, 96, 96), "groups": 8},
-}
-
-DENOISER: Recipe = {
-    "steps": 45000,
-    "batch": 256,
-    "lr": 1e-3,
-    "timesteps": "uniform",  # or "logit-normal", or "half" the batch each
-    "timestep_mean": -0.5,
-    "timestep_std": 1.0,
-    # Encoded scenes, from which number on; a new bank every so many steps.
-    "bank": {"first": 0, "count": 200_000, "batch": 1024, "refresh": 0},
-    "text": {"layers": 0, "hidden": 160, "heads": 4, "position_gain": 0.3, "frozen": False},
-    "unet": {
-        "channels": (64, 128, 160),
-        "attention": ("conv", "cross", "cross"),
-        "layers": 1,
-        "heads": (4, 4, 5),
-        "groups": 32,
-        "gain": 1.0,
-        "depth": (1, 1, 1),  # transformer layers in an attention block of each level
-    },
-    "towers": {"widths": (96, 64), "heads": 4},  # the two text encoders of sdxl and sd3
-    "transformer": {"layers": 5, "heads": 4, "head_width": 32, "patch": 2},  # of sd3
-    "gates": {"scenes": 128, "single": 64},
-    "sheet_every": 5000,
-    "sheet": {"steps": 25, "guidance": 4.0},
-}
-
-CLIP: Recipe = {
-    "size": 96,
-    "steps": 20000,
-    "batch": 512,
-    "lr": 1e-3,
-    "weight_decay": 0.05,
-    "bank": {"first": 1_000_000, "count": 100_000, "batch": 1024},
-    "held_out": 512,
-    "tinted": 0.5,  # share of the objects that are tinted, for words of colour to matter
-    "shift": 8,  # pixels by which pictures are moved at most
-    "vision": {"hidden": 128, "layers": 4, "heads": 4, "patch": 8},
-    "text": {"hidden": 96, "layers": 3, "heads": 4},
-    "projection": 96,
-}
-
 DEFAULTS: dict[str, Recipe] = {
-    "vae": VAE,
-    "classifier": CLASSIFIER,
-    "denoiser": DENOISER,
-    "clip": CLIP,
+    "vae": {
+        "steps": 8000,
+        "batch": 64,
+        "lr": 1e-3,
+        "l1": 1.0,
+        "mse": 1.0,
+        "edges": 0.5,  # L1 of the differences of neighbouring pixels
+        "kl": 1e-6,
+        "crop": None,  # train on random crops of this side
+        "held_out": 256,
+        "vae": {"channels": (32, 64, 96), "layers": 1, "latent_channels": 4, "groups": 8},
+    },
+    "classifier": {
+        "steps": 8000,
+        "batch": 256,
+        "lr": 2e-3,
+        "noise": 0.05,  # largest standard deviation of the noise added to images
+        "blur": 2.5,  # by how much images are made smaller and enlarged again at most
+        "blurred": 0.5,  # share of the images to which that happens
+        "held_out": 2048,
+        "bank": 120_000,  # training scenes
+        "tinted": 0.4,  # share of their objects that are coloured
+        "balance": 0.5,  # a colour of frequency p weighs p^-balance
+        "colour": 0.5,  # weight of the colours beside the classes
+        "classifier": {"channels": (32, 48, 80, 96, 96), "groups": 8},
+    },
+    "denoiser": {
+        "steps": 45000,
+        "batch": 256,
+        "lr": 1e-3,
+        "timesteps": "uniform",  # or "logit-normal", or "half" the batch each
+        "timestep_mean": -0.5,
+        "timestep_std": 1.0,
+        # Encoded scenes, from which number on; a new bank every so many steps.
+        "bank": {"first": 0, "count": 200_000, "batch": 1024, "refresh": 0},
+        "text": {"layers": 0, "hidden": 160, "heads": 4, "position_gain": 0.3, "frozen": False},
+        "unet": {
+            "channels": (64, 128, 160),
+            "attention": ("conv", "cross", "cross"),
+            "layers": 1,
+            "heads": (4, 4, 5),
+            "groups": 32,
+            "gain": 1.0,
+            "depth": (1, 1, 1),  # transformer layers in an attention block of each level
+        },
+        "towers": {"widths": (96, 64), "heads": 4},  # the two text encoders of sdxl and sd3
+        "transformer": {"layers": 5, "heads": 4, "head_width": 32, "patch": 2},  # of sd3
+        "gates": {"scenes": 128, "single": 64},
+        "sheet_every": 5000,
+        "sheet": {"steps": 25, "guidance": 4.0},
+    },
+    "clip": {
+        "size": 96,
+        "steps": 20000,
+        "batch": 512,
+        "lr": 1e-3,
+        "weight_decay": 0.05,
+        "bank": {"first": 1_000_000, "count": 100_000, "batch": 1024},
+        "held_out": 512,
+        "tinted": 0.5,  # share of the objects that are tinted, for words of colour to matter
+        "shift": 8,  # pixels by which pictures are moved at most
+        "vision": {"hidden": 128, "layers": 4, "heads": 4, "patch": 8},
+        "text": {"hidden": 96, "layers": 3, "heads": 4},
+        "projection": 96,
+    },
 }
 
 
@@ -129,16 +121,13 @@ def read_recipe(path: Path | None) -> Recipe:
 
 def _merged(defaults: Recipe, changes: Mapping[str, Any], where: str) -> Recipe:
     for name, value in changes.items():
-        if name not in defaults:
-            check_choice(f"a name in the {where}", name, tuple(defaults))
+        check_choice(f"a name in the {where}", name, tuple(defaults))
         old = defaults[name]
         if name != "notes" and isinstance(old, dict):
             if not isinstance(value, Mapping):
                 raise ValueError(f"{name} in the {where} is {value!r}; a dictionary is expected")
-            defaults[name] = _merged(old, value, name)
-            continue
-        number = isinstance(old, int | float) and not isinstance(old, bool)
-        if number and (isinstance(value, bool) or not isinstance(value, int | float)):
+            value = _merged(old, value, name)
+        if type(old) in (int, float) and type(value) not in (int, float):  # nor a bool
             raise ValueError(f"{name} in the {where} is {value!r}; a number is expected")
         defaults[name] = value
     return defaults

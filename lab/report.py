@@ -9,9 +9,8 @@ from typing import Any
 
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.backbones.locations import LAB_MODELS
-from pixalign.bench.editing_study.summary import summarise_edits
-from pixalign.bench.generation_study.summary import returned, summarise_generation
-from pixalign.bench.tables import effect_cell
+from pixalign.bench.study_figures import returned, summarise_edits, summarise_generation
+from pixalign.bench.tables import effect_text
 from pixalign.core.files import write_bytes
 from pixalign.pictures.pages import environment
 
@@ -67,14 +66,10 @@ def report(docs: Path, *, figures: bool = True) -> list[Path]:
 
 def read_generation(folder: Path) -> dict[str, Any]:
     """By model the figures of `pixalign bench generation`, and how many missing objects return."""
-    found = {}
-    for name in LAB_MODELS:
-        path = folder / f"{name}.json"
-        if path.is_file():
-            result = _json(path)
-            about = {key: value for key, value in result.items() if key != "sets"}
-            sets = {"sets": summarise_generation(result), "returned": returned(result)}
-            found[name] = {**about, **sets}
+    paths = {name: folder / f"{name}.json" for name in LAB_MODELS}
+    found = {name: _json(path) for name, path in paths.items() if path.is_file()}
+    for result in found.values():
+        result |= {"returned": returned(result), "sets": summarise_generation(result)}
     return {"models": found, "classifier": last_lines(folder.parent / "lab")["classifier"]}
 
 
@@ -94,26 +89,22 @@ TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {
 def render(template: Path, values: Mapping[str, Any]) -> str:
     """The document as text."""
     templates = environment(html=False)
-    templates.filters.update(points=points, signed=signed, correlation=correlation, share=share)
+    filters = {"points": points, "share": points, "signed": signed, "correlation": correlation}
+    templates.filters.update(filters)
     return templates.from_string(template.read_text(encoding="utf-8")).render(**values)
 
 
-def share(entry: Mapping[str, Any]) -> str:
-    """ "81.4 (79.0 to 83.5)"."""
-    return f"{entry['value']:.1f} ({entry['low']:.1f} to {entry['high']:.1f})"
-
-
 def points(entry: Mapping[str, Any]) -> str:
-    """ "76.6 (76.0 to 76.9)"; without an interval where there is none."""
+    """ "76.6 (76.0 to 76.9)" of a share or a mIoU; without an interval where there is none."""
     low, high = (entry.get(f"miou_{end}", entry.get(end)) for end in ("low", "high"))
-    text = f"{entry['miou']:.1f}"
+    text = f"{entry.get('value', entry.get('miou')):.1f}"
     return text if low is None or high is None else f"{text} ({low:.1f} to {high:.1f})"
 
 
 def signed(entry: Mapping[str, Any] | list[float | None] | None) -> str:
     """ "+0.36 (+0.22 to +0.52)", with a true minus sign, of [value, low, high] or their mapping."""
     values = [entry["value"], entry["low"], entry["high"]] if isinstance(entry, Mapping) else entry
-    return effect_cell(values, 0).text
+    return effect_text(values, 0)
 
 
 def correlation(entry: Sequence[float]) -> str:

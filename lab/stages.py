@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from lab.classifier import blurred, cell_losses, cell_targets, save_classifier, 
 from lab.data import SceneTensors, Stream, decode, encode, in_parts, rendered, scenes
 from lab.evaluate import accuracies, write_grid
 from lab.loop import Stage, compiled
-from lab.networks import build_vae, copy_as, load_vae, parameter_count
+from lab.networks import build_vae, copy_as, latent_side, load_vae, parameter_count
 from lab.recipe import Recipe
 from pixalign.bench.scene_classifier import SceneClassifier, found_class, look
 from pixalign.scenes.atlas import class_names
@@ -59,13 +59,11 @@ class VaeStage(Stage):
         """Weighted parts and their sum on this step's scenes."""
         recipe = self.recipe
         pixels = self._crop(self.stream[step].images * 2 - 1, generator)
-        factor = 2 ** (len(recipe["vae"]["channels"]) - 1)
-        side = pixels.shape[-1] // factor
+        side = latent_side(self.model, pixels.shape[-1])
         shape = (len(pixels), recipe["vae"]["latent_channels"], side, side)
         noise = torch.randn(shape, generator=generator, device=self.device)
         output, mean, variance = self.network(pixels, noise)
-        error = output.float() - pixels
-        mean = mean.float()
+        error, mean = output.float() - pixels, mean.float()
         parts = {
             "l1": error.abs().mean(),
             "mse": error.square().mean(),
@@ -128,7 +126,9 @@ class ClassifierStage(Stage):
         self.bank = training_scenes(recipe["bank"], size, device, recipe["tinted"])
         self.single = scenes("val", 0, count, size, device, objects=1)
         self.several = rendered(draw_scenes("val", count), size, device)
-        self.weights = (torch.ones(len(class_names())).to(device), colour_weights(recipe, device))
+        rare = recipe["tinted"] / (len(COLOURS) - 1)
+        shares = [1 - recipe["tinted"], *[rare] * (len(COLOURS) - 1)]  # of the colours
+        self.weights = torch.tensor(shares, device=device) ** -recipe["balance"]
         print(f"classifier: {parameter_count(self.model) / 1e6:.2f} M parameters", file=sys.stderr)
 
     def losses(self, step: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -137,10 +137,9 @@ class ClassifierStage(Stage):
         rows = torch.randint(len(bank.images), (count,), generator=generator, device=self.device)
         shares, colours = cell_targets(bank.slots[rows], bank.labels[rows], bank.tints[rows])
         images = bank.images[rows].float() / 255
-        class_logits, colour_logits = self.network(self._spoilt(images, generator))
-        logits = (class_logits, colour_logits)
+        logits = self.network(self._spoilt(images, generator))
         classes, tints = cell_losses(logits, (shares, colours), self.weights)
-        right = class_logits.argmax(1) == shares.argmax(1)
+        right = logits[0].argmax(1) == shares.argmax(1)
         loss = classes + self.recipe["colour"] * tints
         return {"loss": loss, "classes": classes, "colours": tints, "cells": right.float().mean()}
 
@@ -165,14 +164,6 @@ class ClassifierStage(Stage):
         save_classifier(model, self.config, out)
 
 
-def colour_weights(recipe: Recipe, device: str) -> Tensor:
-    """[8]: the rarer a colour among the training objects, the more it weighs."""
-    tinted = recipe["tinted"] / (len(COLOURS) - 1)
-    shares = torch.tensor([1 - recipe["tinted"], *[tinted] * (len(COLOURS) - 1)], device=device)
-    weights: Tensor = shares ** -recipe["balance"]
-    return weights
-
-
 def training_scenes(count: int, size: int, device: str, tinted: float) -> SceneTensors:
     """Scenes in which all classes are equally frequent and ``tinted`` of the objects are coloured.
 
@@ -187,8 +178,6 @@ def training_scenes(count: int, size: int, device: str, tinted: float) -> SceneT
         tints = np.where(rng.random(batch.tints.shape) < tinted, colours, 0)
         painted = rendered(replace(batch, tints=tints), size, device)
         images = (painted.images * 255).round().byte()
-        parts.append(replace(painted, images=images, masks=painted.masks[:0], captions=()))
-    names = [field.name for field in fields(SceneTensors) if field.name != "captions"]
-    return SceneTensors(
-        **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}, captions=()
-    )
+        parts.append({**vars(painted), "images": images, "masks": painted.masks[:0]})
+    names = [name for name in parts[0] if name != "captions"]
+    return SceneTensors(**{n: torch.cat([part[n] for part in parts]) for n in names}, captions=())

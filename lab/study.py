@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
@@ -20,28 +19,15 @@ EXPONENTS, STRESS = "study-exponents", "study-stress"
 FAMILIES = ("lab:sd2", "lab:sdxl", "lab:sd3")
 
 
-@dataclass(frozen=True)
-class StudyRun:
-    """A spec on a model (None: the embedded one), on so many scenes (of "lab-toy": a level)."""
-
-    spec: str
-    model: str | None
-    scenes: int
-
-    @property
-    def name(self) -> str:
-        """As `--only` calls it: "study-exponents/lab:sd2"."""
-        return f"{self.spec}/{self.model or 'embedded'}"
-
-
-# What docs/lab.md is rendered from, beside the embedded model's sweeps in docs/benchmark.
-RUNS = (
-    StudyRun(EXPONENTS, None, 252),
-    StudyRun("study-presets", None, 60),
-    StudyRun(STRESS, None, 8),
-    *(StudyRun(EXPONENTS, model, 150) for model in FAMILIES),
-    *(StudyRun("study-presets", model, 42) for model in FAMILIES),
-)
+# What docs/lab.md is rendered from, beside the embedded model's sweeps in docs/benchmark: a spec on
+# a model, on so many scenes (of "lab-toy": a level).
+RUNS = {
+    f"{EXPONENTS}/embedded": 252,
+    "study-presets/embedded": 60,
+    f"{STRESS}/embedded": 8,
+    **{f"{EXPONENTS}/{model}": 150 for model in FAMILIES},
+    **{f"study-presets/{model}": 42 for model in FAMILIES},
+}
 
 
 def run_study(
@@ -56,16 +42,15 @@ def run_study(
 
     Stopped at any moment, the same call goes on. Gives each run's folder and result.
     """
-    chosen = [r for r in RUNS if not only or any(fnmatchcase(r.name, name) for name in only)]
+    chosen = [run for run in RUNS if not only or any(fnmatchcase(run, name) for name in only)]
     if not chosen:
-        names = ", ".join(run.name for run in RUNS)
-        raise ValueError(f"only is {list(only)}; allowed: patterns of {names}")
+        raise ValueError(f"only is {list(only)}; allowed: patterns of {', '.join(RUNS)}")
     loaded = cache(lambda model, where: load(model, device=where, dtype="float32"))
     for run in chosen:
-        load_model = partial(loaded, run.model)
-        scenes = min(run.scenes, limit or run.scenes)
-        options: dict[str, Any] = {"limit": scenes, "out": out, "device": device, "show": show}
-        yield from run_specs([run.spec], load_model, **options)
+        spec, model = run.split("/")
+        load_model = partial(loaded, None if model == "embedded" else model)
+        scenes = min(RUNS[run], limit or RUNS[run])
+        yield from run_specs([spec], load_model, limit=scenes, out=out, device=device, show=show)
 
 
 def read_study(*folders: Path) -> dict[str, dict[str, Any]]:
@@ -78,9 +63,10 @@ def read_study(*folders: Path) -> dict[str, dict[str, Any]]:
             model = result["model"]["name"].removeprefix("lab-")
             found.setdefault(result["spec"], {})[model] = result
     for run in RUNS:
-        if (run.model or "embedded").removeprefix("lab:") not in found.get(run.spec, {}):
+        spec, model = run.split("/")
+        if model.removeprefix("lab:") not in found.get(spec, {}):
             raise FileNotFoundError(
-                f"the result of {run.name!r} is missing in {str(folders[0])!r}; "
+                f"the result of {run!r} is missing in {str(folders[0])!r}; "
                 "`python -m lab study` makes it"
             )
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,11 @@ from pixalign.backbones.load import resolve_device
 from pixalign.backbones.locations import EMBEDDED
 from pixalign.core.checks import check_choice
 
-NAMES = (*FAMILIES, "clip")
+STAGES: dict[str, Callable[..., Stage]] = {
+    "vae": VaeStage,
+    "classifier": ClassifierStage,
+    "clip": ClipStage,
+}
 
 
 def train(
@@ -48,7 +52,7 @@ def train(
     evaluation's step and figures.
     """
     begun = time.monotonic()
-    check_choice("family", family, NAMES)
+    check_choice("family", family, (*FAMILIES, "clip"))
     stage = stage or ("clip" if family == "clip" else "denoiser")
     if (family == "clip") != (stage == "clip"):
         raise ValueError(f"stage is {stage!r}; the family {family!r} has another")
@@ -61,12 +65,8 @@ def train(
         torch.compiler.reset()  # graphs of an earlier run count against a limit
     torch.manual_seed(settings["seed"])
     part: Stage
-    if stage == "vae":
-        part = VaeStage(settings, device)
-    elif stage == "classifier":
-        part = ClassifierStage(settings, device)
-    elif kind is None:
-        part = ClipStage(settings, device)
+    if kind is None or stage != "denoiser":
+        part = STAGES[stage](settings, device)
     else:
         if family != "sd1":
             vae, resume = vae or EMBEDDED, resume or EMBEDDED

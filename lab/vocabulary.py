@@ -15,14 +15,10 @@ from pixalign.scenes.atlas import class_names, plurals
 LENGTH = 24  # tokens of a text, start and end included
 PAD = "<pad>"
 
-# fmt: off
 COMMON_WORDS = (
-    "a", "an", "the", "photo", "of", "and", "with", ",",
-    "one", "two", "three", "four", "five", "six", "seven", "eight", "many",
-    "small", "large", "red", "blue", "green", "yellow", "purple", "orange", "pink",
-    "tiny", "big", "black", "white", "brown", "gray", "picture", "left", "right", "behind",
-)
-# fmt: on
+    "a an the photo of and with , one two three four five six seven eight many small large red "
+    "blue green yellow purple orange pink tiny big black white brown gray picture left right behind"
+).split()
 
 
 def vocabulary_words() -> tuple[str, ...]:
@@ -36,10 +32,8 @@ def build_tokenizer(words: Sequence[str] | None = None, length: int = LENGTH) ->
     words = vocabulary_words() if words is None else words
     letters = sorted(ByteLevel.alphabet())  # CLIP's own order: "!" has id 0
     merges = bpe_merges(words)
-    tokens = [*letters, *(letter + "</w>" for letter in letters)]
-    tokens += [left + right for left, right in merges]
-    tokens += [PAD, "<|startoftext|>", "<|endoftext|>"]
-    tokens = list(dict.fromkeys(tokens))
+    tokens = [*letters, *(letter + "</w>" for letter in letters), *map("".join, merges)]
+    tokens = list(dict.fromkeys([*tokens, PAD, "<|startoftext|>", "<|endoftext|>"]))
     tokenizer = CLIPTokenizer(
         vocab={token: index for index, token in enumerate(tokens)},
         merges=merges,

@@ -4,6 +4,7 @@ import numpy as np
 from PIL import Image
 
 import tiny
+from pixalign.bench.datasets import open_dataset
 from pixalign.bench.metrics import IGNORE
 
 CLASSES = ("dog", "hot dog", "car", "zebra")
@@ -30,6 +31,8 @@ rows:
     set: {elbo_steps: 3, collect_steps: 2, centred: true, elbo_weighting: likelihood}
   - name: random
     set: {elbo_steps: 3, elbo_strategy: random, collect_steps: 2, collect_strategy: random}
+  - name: random collecting
+    set: {elbo_steps: 3, collect_steps: 2, collect_strategy: random}
   - name: random uncalibrated
     method: attention
     set: {collect_steps: 2, collect_strategy: random}
@@ -57,3 +60,8 @@ def folder_of(root, count, sizes=((48, 40),)):
         mask = generator.choice(labels, (height // 4, width // 4)).repeat(4, 0).repeat(4, 1)
         Image.fromarray(mask.astype(np.uint8)).save(root / "masks" / f"{index:03d}.png")
     return root
+
+
+def dataset_of(folder, count, **options):
+    """The dataset of a new root in a folder."""
+    return open_dataset("folder", folder_of(folder / "data", count, **options))

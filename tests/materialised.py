@@ -26,11 +26,12 @@ class Layer:
     attn: Any
 
 
+@dataclass
 class Recorder:
     """Attention with explicit probabilities, kept head by head."""
 
-    def __init__(self, name: str, kept: list[tuple[str, bool, Tensor, Tensor, Any]]) -> None:
-        self.name, self.kept = name, kept
+    name: str
+    kept: list[tuple[str, bool, Tensor, Tensor, Any]]
 
     def __call__(
         self,

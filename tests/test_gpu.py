@@ -16,6 +16,7 @@ from pixalign.bench.command import run_specs
 from pixalign.bench.datasets import open_dataset
 from pixalign.methods import METHODS
 from pixalign.scenes.atlas import class_names as scene_classes
+from pixalign.scenes.write import write_scenes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -23,9 +24,11 @@ pytestmark = [
 ]
 
 TEN = ["dog", "cat", "hot dog", "zebra", "car", "tree", "screen", "screen door", "door", "bench"]
+CONFIG = pa.AlignConfig(**QUICK)
 
 
-def sd15_shaped():
+@pytest.fixture(scope="module")
+def big():
     """SD1.5's real sizes with random weights, in float16 on the GPU."""
     torch.manual_seed(0)
     tokenizer = tiny.clip_tokenizer()
@@ -52,17 +55,11 @@ def sd15_shaped():
     return pipe.to("cuda", torch.float16)
 
 
-@pytest.fixture(scope="module")
-def big():
-    return sd15_shaped()
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_half_precision_agrees_with_float32(pipeline, name, tmp_path, photo):
     pipeline(name).save_pretrained(tmp_path)
-    config = pa.AlignConfig(**QUICK)
-    half = model_of(tmp_path, device="cuda", config=config)
-    full = model_of(tmp_path, device="cpu", config=config)
+    half = model_of(tmp_path, device="cuda", config=CONFIG)
+    full = model_of(tmp_path, device="cpu", config=CONFIG)
     classes = ["dog", "zebra", "hot dog"]
 
     fast, again = (half.align(photo, classes) for _ in range(2))
@@ -79,9 +76,8 @@ def test_half_precision_agrees_with_float32(pipeline, name, tmp_path, photo):
 
 def test_float32_on_the_gpu_equals_the_cpu(pipeline, photo, tmp_path):
     pipeline("sd1").save_pretrained(tmp_path)
-    config = pa.AlignConfig(**QUICK)
     gpu, cpu = (
-        model_of(tmp_path, device=device, dtype="float32", config=config)
+        model_of(tmp_path, device=device, dtype="float32", config=CONFIG)
         for device in ("cuda", "cpu")
     )
     found, expected = (a.align(photo, ["dog", "cat", "car"]) for a in (gpu, cpu))
@@ -95,7 +91,7 @@ def test_capture_on_the_gpu(tmp_path):
     noise = torch.randn(1, 4, 32, 32, device="cuda", dtype=torch.float16)
     call = {"latents": noise, "num_inference_steps": 3, "output_type": "np"}
     plain = pipe("a dog", **call).images
-    with pa.capture(pipe, ["dog"]) as maps:
+    with pa.load(pipe).capture(["dog"]) as maps:
         observed = pipe("a dog", **call).images
     assert np.array_equal(plain, observed)
     assert maps["dog"].device.type == "cpu"
@@ -125,9 +121,8 @@ def test_out_of_memory_for_real(big):
     expected = model_of(big, batch_size=8).align(picture, TEN, config=config)
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(
-        (torch.cuda.memory_allocated() + 2.5 * 2**30) / total
-    )
+    room = torch.cuda.memory_allocated() + 2.5 * 2**30
+    torch.cuda.set_per_process_memory_fraction(room / total)
     try:
         with pytest.warns(RuntimeWarning, match="out of memory with 64 passes"):
             found = model_of(big).align(picture, TEN, config=config)
@@ -138,16 +133,15 @@ def test_out_of_memory_for_real(big):
 
 def test_offloaded_pipeline(photo, tmp_path):
     tiny.sdxl().save_pretrained(tmp_path)
-    config = pa.AlignConfig(**QUICK)
-    expected = model_of(tmp_path, device="cuda", dtype="float32", config=config)
+    expected = model_of(tmp_path, device="cuda", dtype="float32", config=CONFIG)
     pipe = tiny.sdxl()
     pipe.enable_model_cpu_offload()
-    offloaded = model_of(pipe, config=config)
+    offloaded = model_of(pipe, config=CONFIG)
     ours, theirs = (a.align(photo, ["dog", "cat"]) for a in (offloaded, expected))
     np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-5)
     pipe.to("cpu", torch.float16)
     pipe.enable_model_cpu_offload()
-    half = model_of(pipe, config=config).align(photo, ["dog", "cat"])
+    half = model_of(pipe, config=CONFIG).align(photo, ["dog", "cat"])
     np.testing.assert_allclose(half.losses, theirs.losses, rtol=0.02)
 
 
@@ -184,17 +178,12 @@ def test_benchmark_on_the_gpu(tmp_path):
     found = {}
     for device in ("cuda", "cpu"):
         (_, found[device]), *_ = run_specs(
-            ["lab-sota"],
-            lambda where: pa.load(device=where, dtype="float32"),
-            limit=2,
-            out=tmp_path / device,
-            device=device,
-            show=False,
-        )
+            ["lab-sota"], lambda where: pa.load(device=where, dtype="float32"),
+            limit=2, out=tmp_path / device, device=device, show=False,
+        )  # fmt: skip
     for name, row in found["cpu"]["rows"].items():
-        assert found["cuda"]["rows"][name]["oracle"]["miou"] == pytest.approx(
-            row["oracle"]["miou"], abs=1.0
-        ), name
+        ours, theirs = (r["oracle"]["miou"] for r in (found["cuda"]["rows"][name], row))
+        assert ours == pytest.approx(theirs, abs=1.0), name
 
 
 @pytest.mark.parametrize("method", ["elbo", "plain", "attend-excite", "syngen"])
@@ -207,8 +196,6 @@ def test_pictures_are_drawn_in_half_precision(method):
 
 @pytest.mark.parametrize("method", ["elbo", "ptp", "diffsegmenter"])
 def test_pictures_are_edited(method, tmp_path):
-    from pixalign.scenes.write import write_scenes
-
     write_scenes("test", 1, tmp_path, size=128)
     made = pa.load(device="cuda", dtype="float32").edit(
         tmp_path / "00000.png",

@@ -252,19 +252,19 @@ def _sd_unet(**config: Any) -> UNet2DConditionModel:
     )
 
 
+@_seeded(0)
 def bare_unet() -> UNet2DConditionModel:
     """A UNet some of whose attention layers have no transformer around them."""
-    with _seeded(0):
-        return UNet2DConditionModel(
-            sample_size=16,
-            block_out_channels=(8, 16),
-            down_block_types=("AttnDownBlock2D", "CrossAttnDownBlock2D"),
-            up_block_types=("CrossAttnUpBlock2D", "AttnUpBlock2D"),
-            layers_per_block=1,
-            norm_num_groups=4,
-            cross_attention_dim=8,
-            attention_head_dim=4,
-        ).eval()
+    return UNet2DConditionModel(
+        sample_size=16,
+        block_out_channels=(8, 16),
+        down_block_types=("AttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "AttnUpBlock2D"),
+        layers_per_block=1,
+        norm_num_groups=4,
+        cross_attention_dim=8,
+        attention_head_dim=4,
+    ).eval()
 
 
 def _vae(**config: Any) -> AutoencoderKL:

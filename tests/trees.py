@@ -8,16 +8,20 @@ import pytest
 from PIL import Image
 
 import tiny
-from pixalign.bench.datasets import open_dataset
+from pixalign.bench.datasets import Dataset, open_dataset
 from pixalign.bench.datasets.coco import CATEGORIES
 
 WIDE, HIGH = 16, 12
 
 
-def photo(path: Path, *, seed: int = 0, mode: str = "RGB", **options: object) -> Path:
+def beside(path: Path) -> Path:
+    """A path whose folder exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    tiny.photo(WIDE, HIGH, seed).convert(mode).save(path, **options)
     return path
+
+
+def photo(path: Path, *, seed: int = 0, mode: str = "RGB", **options: object) -> None:
+    tiny.photo(WIDE, HIGH, seed).convert(mode).save(beside(path), **options)
 
 
 def labels(*values: int) -> np.ndarray:
@@ -25,58 +29,56 @@ def labels(*values: int) -> np.ndarray:
     return np.repeat(np.array(values, dtype=np.uint8), WIDE // len(values))[None].repeat(HIGH, 0)
 
 
-def mask(path: Path, values: np.ndarray, palette: list[int] | None = None) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def mask(path: Path, values: np.ndarray, palette: list[int] | None = None) -> None:
     image = Image.fromarray(values)
     if palette is not None:
         image = Image.frombytes("P", image.size, values.tobytes())
         image.putpalette(palette)
-    image.save(path)
-    return path
+    image.save(beside(path))
 
 
-def lines(path: Path, *names: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-    return path
+def lines(path: Path, *names: str) -> None:
+    beside(path).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+
+
+def pairs(images: Path, masks: Path, content: dict, image: str = "{}.jpg", truth: str = "{}.png"):
+    """Photos and their masks, by key the columns' values; the names are made of the keys."""
+    for seed, (key, values) in enumerate(content.items()):
+        photo(images / image.format(key), seed=seed)
+        mask(masks / truth.format(key), labels(*values))
 
 
 def voc(root: Path, masks: str = "SegmentationClass") -> Path:
     home = root / "VOCdevkit" / "VOC2012"
-    for seed, key in enumerate(("2007_000033", "2007_000042", "2008_000001")):
-        photo(home / "JPEGImages" / f"{key}.jpg", seed=seed)
-    mask(home / masks / "2007_000033.png", labels(0, 1, 20, 255))
-    mask(home / masks / "2007_000042.png", labels(0, 255))
+    photo(home / "JPEGImages" / "2008_000001.jpg", seed=2)
+    content = {"2007_000033": (0, 1, 20, 255), "2007_000042": (0, 255)}
+    pairs(home / "JPEGImages", home / masks, content)
     lines(home / "ImageSets" / "Segmentation" / "val.txt", "2007_000042", "2007_000033")
     return home
 
 
 def context(root: Path) -> Path:
     home = root / "VOCdevkit" / "VOC2010"
-    for seed, (key, values) in enumerate({"b": (0, 1), "a": (59, 7), "train": (3, 3)}.items()):
-        photo(home / "JPEGImages" / f"{key}.jpg", seed=seed)
-        mask(home / "SegmentationClassContext" / f"{key}.png", labels(*values))
+    content = {"b": (0, 1), "a": (59, 7), "train": (3, 3)}
+    pairs(home / "JPEGImages", home / "SegmentationClassContext", content)
     lines(home / "ImageSets" / "SegmentationContext" / "val.txt", "b", "a")
     return home
 
 
 def ade20k(root: Path) -> Path:
     home = root / "ade" / "ADEChallengeData2016"
-    for seed, (key, values) in enumerate({"2": (0, 1), "1": (150, 13)}.items()):
-        name = f"ADE_val_0000000{key}"
-        photo(home / "images" / "validation" / f"{name}.jpg", seed=seed)
-        mask(home / "annotations" / "validation" / f"{name}.png", labels(*values))
+    content = {"ADE_val_00000002": (0, 1), "ADE_val_00000001": (150, 13)}
+    pairs(home / "images" / "validation", home / "annotations" / "validation", content)
     return home
 
 
 def coco(root: Path) -> Path:
     home = root / "coco_stuff164k"
-    for seed, (key, values) in enumerate({"139": (0, 79, 80, 255), "285": (170, 91)}.items()):
-        name = f"000000000{key}"
-        photo(home / "images" / "val2017" / f"{name}.jpg", seed=seed)
-        folder = home / "annotations" / "val2017"
-        mask(folder / f"{name}_labelTrainIds.png", labels(*values))
-        mask(folder / f"{name}.png", labels(99, 99))  # the numbers before conversion
+    images, masks = home / "images" / "val2017", home / "annotations" / "val2017"
+    content = {"000000000139": (0, 79, 80, 255), "000000000285": (170, 91)}
+    pairs(images, masks, content, truth="{}_labelTrainIds.png")
+    for key in content:
+        mask(masks / f"{key}.png", labels(99, 99))  # the numbers before conversion
     return home
 
 
@@ -100,8 +102,7 @@ def instances(
         "annotations": [{"image_id": 139, "iscrowd": 0, **one} for one in annotations],
         "categories": [{"id": number, "name": str(number)} for number in categories],
     }
-    path = home / "annotations" / "instances_val2017.json"
-    path.parent.mkdir(exist_ok=True)
+    path = beside(home / "annotations" / "instances_val2017.json")
     path.write_text(json.dumps(content))
     return path
 
@@ -113,10 +114,8 @@ PHRASES = {
 
 
 def aep(root: Path, phrases: object = PHRASES) -> Path:
-    for seed, (key, values) in enumerate({"generate_0": (0, 29, 3), "generate_10": (20,)}.items()):
-        photo(root / "images" / f"{key}.png", seed=seed)
-        row = labels(*values, *[0] * (4 - len(values)))
-        mask(root / "annotations" / f"{key}_gt.png", row)
+    content = {"generate_0": (0, 29, 3, 0), "generate_10": (20, 0, 0, 0)}
+    pairs(root / "images", root / "annotations", content, image="{}.png", truth="{}_gt.png")
     (root / "phrases.json").write_text(json.dumps(phrases))
     return root
 
@@ -133,6 +132,11 @@ def folder(root: Path) -> Path:
 BUILDERS = {
     "voc": voc, "context": context, "coco": coco, "ade20k": ade20k, "aep": aep, "folder": folder,
 }  # fmt: skip
+
+
+def built(name: str, root: Path) -> tuple[Path, Dataset]:
+    """The miniature of a dataset: its own folder, and what opening it gives."""
+    return BUILDERS[name](root), open_dataset(name, root)
 
 
 def refused(kind: type[Exception], message: str, *opened: object, **options: object) -> None:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from lab.recipe import Recipe
@@ -64,12 +63,8 @@ def load_whole(part: nn.Module, donor: nn.Module, name: str) -> None:
         raise ValueError(f"the {name} differs: {str(error).splitlines()[0]}") from error
 
 
-@torch.no_grad()
-def copy_matching(part: nn.Module, donor: nn.Module) -> int:
-    """Copy every tensor that has the donor's name and shape; how many numbers that were."""
-    given, copied = donor.state_dict(), 0
-    for name, tensor in part.state_dict().items():
-        if name in given and given[name].shape == tensor.shape:
-            tensor.copy_(given[name])
-            copied += tensor.numel()
-    return copied
+def copy_matching(part: nn.Module, donor: nn.Module) -> None:
+    """Copy every tensor that has the donor's name and shape."""
+    shapes = {name: tensor.shape for name, tensor in part.state_dict().items()}
+    fitting = {k: v for k, v in donor.state_dict().items() if shapes.get(k) == v.shape}
+    part.load_state_dict(fitting, strict=False)

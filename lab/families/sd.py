@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 import torch
 from diffusers import DDIMScheduler, StableDiffusionPipeline
 from torch import Tensor, nn
+from transformers import CLIPTextModel
 
 from lab.families.base import DENOISER, Family, Parts, copy_matching, load_whole
-from lab.networks import SCHEDULER, build_text_encoder, build_unet, latent_side
+from lab.families.towers import PLACES, named_tensor
+from lab.networks import SCHEDULER, build_unet, latent_side, text_config
 from lab.recipe import Recipe
 from pixalign.core.values import TextCondition
 
@@ -23,9 +25,9 @@ class Sd1(Family):
 
     def build(self, recipe: Recipe, vae: Any, tokenizer: Any) -> Parts:
         """A UNet, and a text encoder whose places in the text count little at the start."""
-        text = build_text_encoder(recipe["text"], tokenizer)
+        text = CLIPTextModel(text_config(recipe["text"], tokenizer))
         with torch.no_grad():
-            text.get_parameter(_position_name(text)).mul_(recipe["text"]["position_gain"])
+            named_tensor(text, PLACES).mul_(recipe["text"]["position_gain"])
         text.requires_grad_(not recipe["text"]["frozen"])
         side, channels = latent_side(vae, recipe["size"]), vae.config.latent_channels
         unet = build_unet(recipe["unet"], side, channels, recipe["text"]["hidden"])
@@ -37,13 +39,12 @@ class Sd1(Family):
 
     def pipeline(self, parts: Mapping[str, Any], vae: Any, tokenizer: Any) -> Any:
         """A StableDiffusionPipeline without a safety checker."""
-        scheduler = DDIMScheduler(**SCHEDULER, prediction_type=self.prediction_type)
         return StableDiffusionPipeline(
             vae=vae,
             text_encoder=parts["text_encoder"],
             tokenizer=tokenizer,
             unet=parts[DENOISER],
-            scheduler=scheduler,
+            scheduler=DDIMScheduler(**SCHEDULER, prediction_type=self.prediction_type),
             safety_checker=None,
             feature_extractor=None,
             requires_safety_checker=False,
@@ -68,9 +69,3 @@ class Sd2(Sd1):
         """The words, and tensors of one shape."""
         load_whole(parts["text_encoder"], donor.text_encoder, "text_encoder")
         copy_matching(parts[DENOISER], donor.unet)
-
-
-def _position_name(text: Any) -> str:
-    """transformers renamed the outer module between versions."""
-    names = [str(name) for name, _ in text.named_parameters()]
-    return next(name for name in names if name.endswith("position_embedding.weight"))

@@ -13,6 +13,7 @@ from diffusers import (
 )
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import CLIPTextModelWithProjection
 
 from lab.families.base import DENOISER, Family, Parts
 from lab.families.towers import build_towers, inherit_words, read_towers
@@ -31,11 +32,9 @@ class Sd3(Family):
 
     def build(self, recipe: Recipe, vae: Any, tokenizer: Any) -> Parts:
         """A transformer over 2 x 2 patches of latents, up to twice the native side."""
-        settings = recipe["transformer"]
-        widths, heads = recipe["towers"]["widths"], recipe["towers"]["heads"]
-        towers = build_towers(widths, heads, tokenizer, project_first=True)
+        settings, widths = recipe["transformer"], recipe["towers"]["widths"]
+        towers = build_towers(recipe["towers"], tokenizer, CLIPTextModelWithProjection)
         side, channels = latent_side(vae, recipe["size"]), vae.config.latent_channels
-        width = settings["heads"] * settings["head_width"]
         transformer = SD3Transformer2DModel(
             sample_size=side,
             patch_size=settings["patch"],
@@ -44,7 +43,7 @@ class Sd3(Family):
             num_layers=settings["layers"],
             num_attention_heads=settings["heads"],
             attention_head_dim=settings["head_width"],
-            caption_projection_dim=width,
+            caption_projection_dim=settings["heads"] * settings["head_width"],
             joint_attention_dim=sum(widths),
             pooled_projection_dim=sum(widths),
             pos_embed_max_size=2 * side // settings["patch"],
@@ -81,10 +80,8 @@ class Sd3(Family):
 
 def _closed_gates(transformer: Any) -> None:
     """Blocks that change nothing at first, and an output of zero: training begins calmly."""
+    gates = ("norm1.linear", "norm1_context.linear", "norm_out.linear", "proj_out")
     for name, module in transformer.named_modules():
-        if isinstance(module, nn.Linear) and (
-            name.endswith(("norm1.linear", "norm1_context.linear", "norm_out.linear"))
-            or name == "proj_out"
-        ):
+        if name.endswith(gates):
             nn.init.zeros_(module.weight)
             nn.init.zeros_(module.bias)

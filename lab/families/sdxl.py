@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from diffusers import DDIMScheduler, StableDiffusionXLPipeline
 from torch import Tensor, nn
+from transformers import CLIPTextModel
 
 from lab.families.base import DENOISER, Family, Parts, copy_matching
 from lab.families.towers import build_towers, inherit_words, read_towers
@@ -28,8 +29,7 @@ class Sdxl(Family):
     def build(self, recipe: Recipe, vae: Any, tokenizer: Any) -> Parts:
         """A UNet that is told the pooled text and six numbers about the picture."""
         widths = recipe["towers"]["widths"]
-        heads = recipe["towers"]["heads"]
-        towers = build_towers(widths, heads, tokenizer, project_first=False)
+        towers = build_towers(recipe["towers"], tokenizer, CLIPTextModel)
         side, channels = latent_side(vae, recipe["size"]), vae.config.latent_channels
         unet = build_unet(
             recipe["unet"],

@@ -12,25 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from transformers import CLIPTextModelWithProjection
 
 from lab.families.base import Parts
-from lab.networks import tower_sizes, word_settings
+from lab.networks import text_config
+from lab.recipe import Recipe
 
 NAMES = ("text_encoder", "text_encoder_2")
+WORDS, PLACES = "token_embedding.weight", "position_embedding.weight"
 
 
-def build_towers(
-    widths: tuple[int, int], heads: int, tokenizer: Any, *, project_first: bool
-) -> dict[str, nn.Module]:
-    """Both towers; the first has a projection where ``project_first``, the second always."""
-    first = CLIPTextModelWithProjection if project_first else CLIPTextModel
-    kinds = (first, CLIPTextModelWithProjection)
-    towers = {}
-    for name, kind, width in zip(NAMES, kinds, widths, strict=True):
-        sizes = tower_sizes(width, 1, heads, width, inner=width)
-        config = CLIPTextConfig(**sizes, **word_settings(tokenizer), hidden_act="quick_gelu")
-        towers[name] = kind(config)
+def build_towers(recipe: Recipe, tokenizer: Any, first: Any) -> dict[str, nn.Module]:
+    """Both towers: one of the class ``first``, and one with a projection."""
+    towers, kinds = {}, (first, CLIPTextModelWithProjection)
+    for name, kind, width in zip(NAMES, kinds, recipe["widths"], strict=True):
+        sizes = {"hidden": width, "layers": 1, "heads": recipe["heads"], "inner": width}
+        towers[name] = kind(text_config(sizes, tokenizer))
     return towers
 
 
@@ -48,19 +45,13 @@ def inherit_words(parts: Parts, donor: Any) -> None:
     It normalises their sum; the towers' states before the last layer are not normalised, so
     words are normalised here, and places brought to the same measure.
     """
-    tensors = dict(donor.state_dict())
-    words, places, gain, shift = (
-        next(tensor for name, tensor in tensors.items() if name.endswith(end))
-        for end in (
-            "token_embedding.weight", "position_embedding.weight", "final_layer_norm.weight",
-            "final_layer_norm.bias",
-        )
-    )  # fmt: skip
+    words, places = named_tensor(donor, WORDS), named_tensor(donor, PLACES)
+    gain, shift = (named_tensor(donor, f"final_layer_norm.{name}") for name in ("weight", "bias"))
     small = donor.config.layer_norm_eps
     spread = (words.var(1, unbiased=False) + small).sqrt().mean()
     found = {
-        "token_embedding.weight": layer_norm(words, words.shape[1:], gain, shift, small),
-        "position_embedding.weight": (places - places.mean(1, keepdim=True)) / spread * gain,
+        WORDS: layer_norm(words, words.shape[1:], gain, shift, small),
+        PLACES: (places - places.mean(1, keepdim=True)) / spread * gain,
     }
     towers: list[Any] = [parts[name] for name in NAMES]
     wide: int = sum(tower.config.hidden_size for tower in towers)
@@ -68,10 +59,15 @@ def inherit_words(parts: Parts, donor: Any) -> None:
         raise ValueError(f"both towers are {wide} wide, the donor's words {words.shape[1]}")
     begin = 0
     for tower in towers:
-        own = tower.state_dict()
         for end, values in found.items():
-            tensor = next(tensor for key, tensor in own.items() if key.endswith(end))
+            tensor = named_tensor(tower, end)
             if values.shape[0] != tensor.shape[0]:
                 raise ValueError(f"the donor knows {len(values)} of them, not {len(tensor)}: {end}")
             tensor.copy_(values[:, begin : begin + tensor.shape[1]])
         begin += tensor.shape[1]
+
+
+def named_tensor(encoder: Any, end: str) -> Tensor:
+    """By the end of its name: transformers renamed the outer module between versions."""
+    tensors: dict[str, Tensor] = encoder.state_dict()
+    return next(tensor for name, tensor in tensors.items() if name.endswith(end))

@@ -18,8 +18,16 @@ from pixalign.backbones import wrap
 CALL = {"num_inference_steps": 3, "output_type": "np"}
 
 
-def noise(seed=0):
-    return torch.Generator().manual_seed(seed)
+def noise():
+    return torch.Generator().manual_seed(0)
+
+
+def captured(pipe, words, *prompts, text=None, **options):
+    """The maps of one call, or of one for each prompt."""
+    with pa.load(pipe).capture(words, text) as maps:
+        for prompt in prompts:
+            pipe(prompt, **{"generator": noise(), **CALL, **options})
+    return maps
 
 
 def test_maps_over_the_steps_on_every_family(any_pipe):
@@ -50,20 +58,13 @@ def test_maps_over_the_steps_on_every_family(any_pipe):
 def test_only_the_conditional_half_is_read(pipeline, guidance):
     """Against a pass of our own with the same latents and the conditional text alone."""
     pipe = pipeline("sd2-base")
-    seen = []
-    unet = pipe.unet
-    handle = unet.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append((args[0].clone(), int(args[1]))), with_kwargs=True
+    unet, seen = pipe.unet, []
+    hook = unet.register_forward_pre_hook(
+        lambda module, args: seen.append((args[0].clone(), int(args[1])))
     )
-    with pa.load(pipe).capture(["dog"], cross_weights="uniform") as maps:
-        pipe(
-            "a red dog",
-            negative_prompt="a dog, a dog, a dog",
-            guidance_scale=guidance,
-            generator=noise(),
-            **CALL,
-        )
-    handle.remove()
+    call = {"negative_prompt": "a dog, a dog, a dog", "guidance_scale": guidance, **CALL}
+    with hook, pa.load(pipe).capture(["dog"], cross_weights="uniform") as maps:
+        pipe("a red dog", generator=noise(), **call)
     assert len(seen[0][0]) == (2 if guidance else 1)
 
     backbone = wrap(pipe)
@@ -83,83 +84,72 @@ def test_only_the_conditional_half_is_read(pipeline, guidance):
 
 def test_batches_of_prompts_and_images(pipeline):
     pipe = pipeline("sd1")
-    with pa.load(pipe).capture(["dog", "cat"]) as maps:
-        pipe(
-            ["a red dog", "two hot cat, a dog"],
-            num_images_per_prompt=2,
-            generator=noise(),
-            **CALL,
-        )
+    prompts = ["a red dog", "two hot cat, a dog"]
+    maps = captured(pipe, ["dog", "cat"], prompts, num_images_per_prompt=2)
     assert maps["dog"].shape[1] == 4
     assert (maps["cat"][:, :2] == 0).all()  # the first prompt has no cat
     assert (maps["cat"][:, 2:] > 0).all()
     assert not torch.equal(maps["dog"][:, 0], maps["dog"][:, 1])
-    flat = maps.heatmaps()[0, 1]
-    assert (flat == 0).all()
+    assert (maps.heatmaps()[0, 1] == 0).all()
 
 
 def test_batch_equals_single_calls(pipeline):
     pipe = pipeline("sdxl")
     latents = torch.randn(2, 4, 32, 32, generator=noise())
     prompts = ["a dog", "a tree and a red dog"]
-    with pa.load(pipe).capture(["dog"]) as together:
-        pipe(prompts, latents=latents, **CALL)
+    together = captured(pipe, ["dog"], prompts, latents=latents)
     for index, prompt in enumerate(prompts):
-        with pa.load(pipe).capture(["dog"]) as alone:
-            pipe(prompt, latents=latents[index : index + 1], **CALL)
+        alone = captured(pipe, ["dog"], prompt, latents=latents[index : index + 1])
         torch.testing.assert_close(
             together["dog"][:, index], alone["dog"][:, 0], atol=1e-4, rtol=1e-3
         )
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [("sd1", StableDiffusionImg2ImgPipeline), ("sdxl", StableDiffusionXLImg2ImgPipeline)],
+    ("name", "family", "kind"),
+    [
+        ("sd1", "sd", StableDiffusionImg2ImgPipeline),
+        ("sdxl", "sdxl", StableDiffusionXLImg2ImgPipeline),
+    ],
 )
-def test_image_to_image(pipeline, name, kind):
-    components = pipeline(name).components
+def test_image_to_image(pipeline, name, family, kind):
     options = {"requires_safety_checker": False} if name == "sd1" else {}
-    pipe = kind(**components, **options)
+    pipe = kind(**pipeline(name).components, **options)
     pipe.set_progress_bar_config(disable=True)
-    with pa.load(pipe).capture(["dog"]) as maps:
-        pipe("a dog", image=tiny.photo(128, 64), strength=0.6, num_inference_steps=5,
-             output_type="np", generator=noise())  # fmt: skip
-    height, width = maps["dog"].shape[-2:]
+    assert wrap(pipe).family == family
+    call = {"image": tiny.photo(128, 64), "strength": 0.6, "num_inference_steps": 5}
+    height, width = captured(pipe, ["dog"], "a dog", **call)["dog"].shape[-2:]
     assert width == 2 * height
 
 
 def test_not_square(any_pipe):
-    with pa.load(any_pipe).capture(["dog"]) as maps:
-        any_pipe("a dog", height=64, width=160, **CALL)
-    height, width = maps["dog"].shape[-2:]
+    height, width = captured(any_pipe, ["dog"], "a dog", height=64, width=160)["dog"].shape[-2:]
     assert width / height == 2.5
 
 
 def test_sides_that_halve_unevenly(pipeline):
-    with pa.load(pipeline("sd1")).capture(["dog"]) as maps:
-        pipeline("sd1")("a dog", height=72, width=104, **CALL)  # latents 18 x 26
+    """Only head-mean maps of the wanted columns are kept, one per step."""
+    maps = captured(pipeline("sd1"), ["dog"], "a dog", height=72, width=104)  # latents 18 x 26
     assert maps["dog"].shape[-2:] == (18, 26)
+    assert maps.steps.numel() == len(maps) * 18 * 26
 
 
 def test_embeddings_need_the_prompt(pipeline):
     pipe = pipeline("sd1")
     embeds, negative = pipe.encode_prompt("a dog", "cpu", 1, True)
-    call = {"prompt_embeds": embeds, "negative_prompt_embeds": negative, **CALL}
-    with pytest.raises(ValueError, match="only embeddings"), pa.load(pipe).capture(["dog"]):
-        pipe(**call)
-    with pa.load(pipe).capture(["dog"], prompt="a dog") as by_embeds:
-        pipe(**call, generator=noise())
-    with pa.load(pipe).capture(["dog"]) as by_text:
-        pipe("a dog", generator=noise(), **CALL)
+    call = {"prompt_embeds": embeds, "negative_prompt_embeds": negative}
+    with pytest.raises(ValueError, match="only embeddings"):
+        captured(pipe, ["dog"], None, **call)
+    by_embeds = captured(pipe, ["dog"], None, text="a dog", **call)
+    by_text = captured(pipe, ["dog"], "a dog")
     torch.testing.assert_close(by_embeds["dog"], by_text["dog"])
 
 
 def test_words_inside_longer_words_are_left_to_them(pipeline):
     pipe = pipeline("sd1")
-    with pa.load(pipe).capture(["dog", "hot dog"]) as both:
-        pipe("a dog and a hot dog", generator=noise(), **CALL)
-    with pa.load(pipe).capture(["dog"]) as alone:
-        pipe("a dog and a hot dog", generator=noise(), **CALL)
+    both, alone = (
+        captured(pipe, words, "a dog and a hot dog") for words in (["dog", "hot dog"], ["dog"])
+    )
     assert not torch.allclose(both["dog"], alone["dog"])  # alone, both occurrences count
 
 
@@ -179,24 +169,18 @@ def test_pipeline_is_restored_after_an_error(pipeline, name):
 
 
 def test_missing_word_is_named(pipeline):
-    with (
-        pytest.raises(ValueError, match=r"word 'zebra' does not occur on its own in \['a dog'\]"),
-        pa.load(pipeline("sd1")).capture(["dog", "zebra"]),
-    ):
-        pipeline("sd1")("a dog", **CALL)
+    message = r"word 'zebra' does not occur on its own in \['a dog'\]"
+    with pytest.raises(ValueError, match=message):
+        captured(pipeline("sd1"), ["dog", "zebra"], "a dog")
 
 
 def test_second_prompts_are_refused(pipeline):
-    with (
-        pytest.raises(ValueError, match="leave prompt_2 out"),
-        pa.load(pipeline("sdxl")).capture(["dog"]),
-    ):
-        pipeline("sdxl")("a dog", prompt_2="a cat", **CALL)
+    with pytest.raises(ValueError, match="leave prompt_2 out"):
+        captured(pipeline("sdxl"), ["dog"], "a dog", prompt_2="a cat")
 
 
 def test_nothing_captured_is_said(pipeline):
-    with pa.load(pipeline("sd1")).capture(["dog"]) as maps:
-        pass
+    maps = captured(pipeline("sd1"), ["dog"])
     with pytest.raises(ValueError, match="nothing captured"):
         _ = maps.steps
     with pytest.raises(KeyError, match="'cat' was not captured"):
@@ -204,68 +188,40 @@ def test_nothing_captured_is_said(pipeline):
 
 
 def test_second_call_starts_anew(pipeline):
-    pipe = pipeline("sd2-v")
-    with pa.load(pipe).capture(["dog"]) as maps:
-        pipe("a dog", **CALL)
-        pipe("a dog and a car", generator=noise(), num_inference_steps=2, output_type="np")
-    assert len(maps) == 2
+    assert len(captured(pipeline("sd2-v"), ["dog"], "a dog", "a dog and a car")) == 3
 
 
 def test_skip_layer_guidance_passes_are_left_out(pipeline):
-    pipe = pipeline("sd3")
-    with pa.load(pipe).capture(["dog"]) as maps:
-        pipe(
-            "a dog",
-            skip_guidance_layers=[1],
-            skip_layer_guidance_start=0.0,
-            skip_layer_guidance_stop=1.0,
-            num_inference_steps=4,
-            output_type="np",
-        )
-    assert len(maps) == 4
-
-
-def test_memory_stays_bounded(pipeline):
-    """Only head-mean maps of the wanted columns are kept, one per step."""
-    with pa.load(pipeline("sd1")).capture(["dog"]) as maps:
-        pipeline("sd1")("a dog", **CALL)
-    assert maps.steps.numel() == len(maps) * 32 * 32
+    all_the_way = {"skip_layer_guidance_start": 0.0, "skip_layer_guidance_stop": 1.0}
+    maps = captured(pipeline("sd3"), ["dog"], "a dog", skip_guidance_layers=[1], **all_the_way)
+    assert len(maps) == 3
 
 
 def test_freed_text_encoders(pipeline):
     """Embeddings are passed because the text encoders were freed: the tokenizer is enough."""
     whole = pipeline("sd3-t5")
     embeds, _, pooled, _ = whole.encode_prompt("a dog", None, None)
-    call = {"prompt_embeds": embeds, "pooled_prompt_embeds": pooled, "guidance_scale": 0.0, **CALL}
-    parts = dict(whole.components)
-    for name in ("text_encoder", "text_encoder_2", "text_encoder_3"):
-        parts[name] = None
-    freed = type(whole)(**parts)
+    encoders = ("text_encoder", "text_encoder_2", "text_encoder_3")
+    freed = type(whole)(**whole.components | dict.fromkeys(encoders))
     freed.set_progress_bar_config(disable=True)
-    with pa.load(freed).capture(["dog"], prompt="a dog") as maps:
-        freed(**call, generator=noise())
-    with pa.load(whole).capture(["dog"]) as expected:
-        whole("a dog", guidance_scale=0.0, generator=noise(), **CALL)
+    call = {"prompt_embeds": embeds, "pooled_prompt_embeds": pooled, "guidance_scale": 0.0}
+    maps = captured(freed, ["dog"], None, text="a dog", **call)
+    expected = captured(whole, ["dog"], "a dog", guidance_scale=0.0)
     torch.testing.assert_close(maps["dog"], expected["dog"])
 
 
 def test_a_word_cut_off_in_one_prompt_of_a_batch(pipeline):
-    pipe = pipeline("sd1")
-    with pa.load(pipe).capture(["dog"]) as maps:
-        pipe(["a dog", "a " * 80 + "dog"], **CALL)
+    maps = captured(pipeline("sd1"), ["dog"], ["a dog", "a " * 80 + "dog"])
     assert (maps["dog"][:, 0] > 0).all()
     assert (maps["dog"][:, 1] == 0).all()
 
 
 def test_unknown_guidance_is_explained(pipeline):
-    components = pipeline("sd1").components
-    pipe = StableDiffusionPAGPipeline(
-        **components, requires_safety_checker=False, pag_applied_layers="mid"
-    )
+    options = {"requires_safety_checker": False, "pag_applied_layers": "mid"}
+    pipe = StableDiffusionPAGPipeline(**pipeline("sd1").components, **options)
     pipe.set_progress_bar_config(disable=True)
     processors = dict(pipe.unet.attn_processors)
-    with pa.load(pipe).capture(["dog"]) as maps:
-        pipe("a dog", pag_scale=2.0, **CALL)
+    maps = captured(pipe, ["dog"], "a dog", pag_scale=2.0)
     pipe.unet.set_attn_processor(processors)
     with pytest.raises(ValueError, match="ran 3 images at once where 1, or twice that"):
         _ = maps.steps
@@ -273,9 +229,7 @@ def test_unknown_guidance_is_explained(pipeline):
 
 def test_fused_projections_are_read():
     pipe = tiny.sd1()
-    with pa.load(pipe).capture(["dog"]) as plain:
-        pipe("a dog", generator=noise(), **CALL)
+    plain = captured(pipe, ["dog"], "a dog")
     pipe.fuse_qkv_projections(vae=False)
-    with pa.load(pipe).capture(["dog"]) as fused:
-        pipe("a dog", generator=noise(), **CALL)
+    fused = captured(pipe, ["dog"], "a dog")
     torch.testing.assert_close(fused["dog"], plain["dog"], atol=1e-5, rtol=1e-3)

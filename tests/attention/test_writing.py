@@ -33,23 +33,16 @@ def predicted(backbone, given, writer):
         return backbone.predict(*given)
 
 
-def layer_outputs(backbone, given, writer=None):
-    """What every site says in one pass, of joint ones the image's part; hooks see it written."""
-    found = {}
-    writer = writer or AttentionWriter(())
-    with writer.attached(backbone.denoiser):
-        handles = [
-            site.module.register_forward_hook(
-                lambda module, args, output, site=site: found.__setitem__(
-                    site, output[0] if isinstance(output, tuple) else output
-                )
-            )
-            for site in backbone.sites
-        ]
+def layer_output(backbone, given, writer, site):
+    """What a layer says in one pass, of a joint one the image's part; hooks see it written."""
+    found = []
+
+    def keep(module, args, output):
+        found.append(output[0] if isinstance(output, tuple) else output)
+
+    with writer.attached(backbone.denoiser), site.module.register_forward_hook(keep):
         backbone.predict(*given)
-        for handle in handles:
-            handle.remove()
-    return found
+    return found[0]
 
 
 @pytest.mark.parametrize("size", [None, (16, 24)])
@@ -172,13 +165,11 @@ def test_layers_say_what_materialised_attention_says(pipeline, name, replace, ed
         if not (edit and site.reads_text) and not (replace and site.reads_image):
             continue
         kept = {}
-        handle = site.module.register_forward_pre_hook(
-            lambda module, args, kwargs, kept=kept: kept.update(kwargs, args=args),
-            with_kwargs=True,
-        )
         writer = writing([site], [2, 0], [0, 1], edit, [site] if replace else [])
-        found = layer_outputs(backbone, given, writer)[site]
-        handle.remove()
+        with site.module.register_forward_pre_hook(
+            lambda module, args, kwargs, kept=kept: kept.update(kwargs, args=args), with_kwargs=True
+        ):
+            found = layer_output(backbone, given, writer, site)
         hidden = kept["args"][0] if kept["args"] else kept["hidden_states"]
         text = kept.get("encoder_hidden_states")
         with torch.no_grad():

@@ -229,12 +229,9 @@ def test_out_of_memory_with_compiled_passes(wide, uncompiled):
     config = pa.AlignConfig(elbo_steps=6, collect_steps=2)
     expected = model_of(pipe, config=config).align(tiny.photo(40, 30), ["dog", "cat", "car"])
     aligner = model_of(pipe, config=config, batch_size=16, compile="eager")
-    handle = refuse_above(8, pipe.unet, seen)
-    try:
-        with pytest.warns(RuntimeWarning, match="out of memory with 16 passes at once"):
-            found = aligner.align(tiny.photo(40, 30), ["dog", "cat", "car"])
-    finally:
-        handle.remove()
+    warned = pytest.warns(RuntimeWarning, match="out of memory with 16 passes at once")
+    with refuse_above(8, pipe.unet, seen), warned:
+        found = aligner.align(tiny.photo(40, 30), ["dog", "cat", "car"])
     assert seen == [2, 16, 8, 8, 1, 1]
     assert_close(found, expected)
 
@@ -243,12 +240,8 @@ def test_out_of_memory_with_a_filled_batch_of_one_pass(wide, uncompiled):
     pipe = wide("sd1")
     config = pa.AlignConfig(elbo_steps=1, collect_steps=1)
     aligner = model_of(pipe, config=config, batch_size=16, compile="eager")
-    handle = refuse_above(1, pipe.unet, [])
-    try:
-        with pytest.warns(RuntimeWarning, match="out of memory"):
-            aligner.align(tiny.photo(40, 30), ["dog"])
-    finally:
-        handle.remove()
+    with refuse_above(1, pipe.unet, []), pytest.warns(RuntimeWarning, match="out of memory"):
+        aligner.align(tiny.photo(40, 30), ["dog"])
 
 
 # ---- few shapes ----

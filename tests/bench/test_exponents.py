@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_folder import folder_of
-from pixalign.bench.datasets import open_dataset
-from pixalign.bench.exponents import DRAWS, EXPONENTS
+from bench_folder import dataset_of
+from pixalign.bench.exponents import DRAWS, EXPONENTS, exponents_by
 from pixalign.bench.measuring import Bench, Subject
 from pixalign.bench.metrics import nearest_threshold
 
@@ -18,7 +17,7 @@ ELBO = torch.tensor([0.3, 0.5, 0.6])  # norm 0, 2/3, 1
 
 
 def powers(rule, elbo=ELBO, gamma=1 / 3, centred=False, seed=0):
-    return EXPONENTS[rule].make(elbo, gamma, centred, seed).double()
+    return exponents_by(rule, elbo, gamma, centred, seed).double()
 
 
 def test_exponents_by_hand():
@@ -77,7 +76,7 @@ def test_a_run_measures_every_draw_and_keeps_the_best_order(model, spec_of, tmp_
         for rule in EXPONENTS
     )
     bench = Bench(spec_of(rows, before="default").rows, model)
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
+    dataset = dataset_of(tmp_path, 4)
     subject = Subject(dataset[3], 3, dataset.classes, 7)
     (image,), _ = bench.measure([subject])
     counts = {name: len(drawn) for name, drawn in image.tallies.items()}

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench_folder import folder_of
+from bench_folder import dataset_of
 from pixalign import methods as baselines
 from pixalign.bench import clock, measuring, runner
-from pixalign.bench.datasets import open_dataset
 from pixalign.bench.measuring import Bench, Subject, image_seed
 from pixalign.bench.metrics import IGNORE
 from pixalign.methods import Daam, DiffSeg
@@ -20,10 +19,6 @@ METHODS = """
   - {name: DAAM, method: daam}
   - {name: DAAM + ELB, method: daam, set: {calibrate: elbo, elbo_steps: 3}}
 """
-
-
-def dataset_of(tmp_path, count, **options):
-    return open_dataset("folder", folder_of(tmp_path / "data", count, **options))
 
 
 def subjects_of(dataset, seed=7, of=None):
@@ -116,7 +111,9 @@ def test_attention_is_let_go_before_more_is_read(model, spec_of, tmp_path, monke
     monkeypatch.setattr(measuring, "images_at_once", lambda *arguments: 2)
     rows, _ = bench.measure(subjects_of(dataset))
     assert set(sizes) == {1, 2} or set(sizes) == {2}
-    assert sum(sizes) == 6 * len(bench.attention)  # two of the images have no classes
+    assert sum(sizes) == 6 * len(
+        {row.collecting for row in bench.rows}
+    )  # two of the images have no classes
     for own, theirs in zip(rows, expected, strict=True):
         for name, (tally,) in own.tallies.items():
             assert (tally.claimed - theirs.tallies[name][0].claimed).abs().max() <= 2, name
@@ -149,44 +146,40 @@ def test_noise_does_not_depend_on_the_place(model, spec_of, tmp_path):
 # ---- what goes wrong ----
 
 
-def with_nan(real):
-    def broken(*arguments):
-        found = real(*arguments)
-        found[-1].cross[0][0, 0, 0] = torch.nan
-        return found
-
-    return broken
-
-
 def test_nan_is_told_with_the_image(model, spec_of, tmp_path, monkeypatch):
     spec = spec_of("  - {name: plain, method: daam}\n  - {name: ours}\n")
     bench, dataset = Bench(spec.rows, model), dataset_of(tmp_path, 3)
-    text = "hold NaN in torch.float64; load the model with dtype='float32' or 'bfloat16'"
-    with monkeypatch.context() as patch:
-        patch.setattr(measuring, "attention_maps", with_nan(measuring.attention_maps))
-        with pytest.raises(FloatingPointError, match=f"^image '002': attention maps {text}"):
-            bench.measure(subjects_of(dataset))
-    with monkeypatch.context() as patch:
-        losses = measuring.class_losses
-        patch.setattr(
-            measuring, "class_losses", lambda *a: [one * float("nan") for one in losses(*a)]
-        )
-        with pytest.raises(FloatingPointError, match=f"^image '001': losses {text}"):
-            bench.measure(subjects_of(dataset))
-    with monkeypatch.context() as patch:
-        find = Daam.find
-        patch.setattr(
-            Daam, "find", lambda *a: dataclasses.replace(f := find(*a), cross=f.cross * torch.nan)
-        )
-        with pytest.raises(FloatingPointError, match=f"^image '001': attention maps {text}"):
-            bench.measure(subjects_of(dataset))
+    remedy = "load the model with dtype='float32' or 'bfloat16'"
+    text = f"hold NaN or infinity in torch.float64; {remedy}"
+    maps, losses, find = measuring.attention_maps, measuring.class_losses, Daam.find
+
+    def bad_maps(*arguments):
+        found = maps(*arguments)
+        found[-1].cross[0][0, 0, 0] = torch.nan
+        return found
+
+    def bad_losses(*arguments):
+        return [one * torch.nan for one in losses(*arguments)]
+
+    def bad_find(*arguments):
+        found = find(*arguments)
+        return dataclasses.replace(found, cross=found.cross * torch.nan)
+
+    for where, name, bad, said in (
+        (measuring, "attention_maps", bad_maps, "'002': attention maps"),
+        (measuring, "class_losses", bad_losses, "'001': losses"),
+        (Daam, "find", bad_find, "'001': attention maps"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, bad)
+            with pytest.raises(FloatingPointError, match=f"^image {said} {text}"):
+                bench.measure(subjects_of(dataset))
 
 
 def test_options_are_checked_before_the_first_image(model, spec_of, tmp_path, monkeypatch):
     spec = spec_of("  - {name: plain, method: diffseg, options: {anchors: 1}}\n")
-    dataset = dataset_of(tmp_path, 1)
     with pytest.raises(ValueError, match="anchors, iterations and threshold are 1"):
-        runner.run(spec, dataset, model, tmp_path / "out", show=False)
+        runner.run(spec, dataset_of(tmp_path, 1), model, tmp_path / "out", show=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -200,8 +193,7 @@ def test_a_method_is_built_once_with_its_options(model, spec_of, tmp_path, monke
             super().__init__(*arguments, **options)
 
     monkeypatch.setitem(baselines.METHODS, "diffseg", Counted)
-    dataset = dataset_of(tmp_path, 4)
-    runner.run(spec, dataset, model, tmp_path / "out", show=False)
+    runner.run(spec, dataset_of(tmp_path, 4), model, tmp_path / "out", show=False)
     assert built == [{"anchors": 3}]
 
 

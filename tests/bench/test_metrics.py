@@ -98,8 +98,8 @@ def random_images(count, seed=0, size=(6, 7), classes=5):
 
 
 def same(first, second):
-    for name in NAMES:
-        assert torch.equal(getattr(first, name), getattr(second, name))
+    for name, values in vars(first).items():
+        assert torch.equal(values, getattr(second, name)), name
 
 
 def at(found, index):
@@ -238,9 +238,7 @@ def test_variants_at_once_are_variants_one_at_a_time():
     together = tally(heatmaps, truth, [2, 9, 4], 1)
     assert len(together) == 5
     for variant, found in zip(heatmaps, together, strict=True):
-        (alone,) = tally(variant[None], truth, [2, 9, 4], 1)
-        for name, part in vars(alone).items():
-            assert torch.equal(part, getattr(found, name)), name
+        same(*tally(variant[None], truth, [2, 9, 4], 1), found)
     assert not torch.equal(together[0].hits, together[1].hits)
 
 
@@ -248,9 +246,7 @@ def test_variants_at_once_are_variants_one_at_a_time():
 def test_other_precisions_compare_as_float32(dtype):
     maps = torch.tensor([THRESHOLDS, THRESHOLDS[::-1]], dtype=dtype)[None, :, None]
     truth = torch.randint(0, 3, (1, 99), generator=torch.Generator().manual_seed(0))
-    (found,), (single,) = (tally(part, truth, [1, 2], 0) for part in (maps, maps.float()))
-    assert torch.equal(found.claimed, single.claimed)
-    assert torch.equal(found.hits, single.hits)
+    same(*tally(maps, truth, [1, 2], 0), *tally(maps.float(), truth, [1, 2], 0))
 
 
 @pytest.mark.parametrize(
@@ -300,10 +296,6 @@ def test_images_keep_their_numbers():
     part = rows.select(kept[rows.image])
     assert part.image.unique().tolist() == [0, 2, 4]
     same(curve(part), curve(rows, kept[None].double()))
-    with pytest.raises(ValueError, match=r"weights are \(1, 4\).*images >= 5"):
-        curve(part, torch.ones(1, 4))
-    with pytest.raises(ValueError, match="0 tallies"):
-        Tally.concatenate([])
 
 
 def test_bootstrap_weights():
@@ -322,10 +314,7 @@ def test_bootstrap_weights():
 def test_interval_of_known_values():
     shuffled = torch.arange(101.0)[torch.randperm(101, generator=torch.Generator().manual_seed(0))]
     assert interval(shuffled) == pytest.approx((2.5, 97.5))
-    assert interval(shuffled, 0.8) == pytest.approx((10, 90))
     assert interval(torch.full((9,), 4.0)) == (4, 4)
-    with pytest.raises(ValueError, match="level is 95"):
-        interval(shuffled, 95)
     unknown = float("nan")  # what could not be measured is left out
     assert interval(torch.tensor([1.0, unknown, 3.0])) == interval(torch.tensor([1.0, 3.0]))
     assert all(np.isnan(interval(torch.tensor([unknown]))))

@@ -10,18 +10,16 @@ import pytest
 from PIL import Image
 
 from bench_runs import COUNTS, build, scenes
-from pixalign.bench.document import render_benchmark
 from pixalign.bench.plots import plots
-from pixalign.bench.report import describe_config, duration, write_report
-from pixalign.bench.result_grid import result_grids
+from pixalign.bench.report import describe_config, duration, render_benchmark, write_report
 from pixalign.bench.spec import load_spec
 from pixalign.bench.summary import summarise_run, write_result
 from pixalign.bench.tables import (
-    Cell,
     Table,
-    effect_cell,
+    effect_text,
     markdown,
     markdown_page,
+    result_grids,
     result_tables,
     signed,
 )
@@ -35,9 +33,9 @@ VALUE = re.compile(r"(\d+\.\d) \((\d+\.\d)–(\d+\.\d)\)")
 
 
 def texts(table, model, row):
-    """The cells of one line by the titles above them, which may repeat."""
-    (line,) = [line for line in table.rows if (line[0].text, line[1].text) == (model, row)]
-    return [cell.text for cell in line]
+    """The cells of one line."""
+    (line,) = [line for line in table.rows if line[:2] == (model, row)]
+    return list(line)
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +47,9 @@ def folder(tmp_path_factory):
         build(where, "elbo-steps", dataset=dataset, model="SD1.5", indices=names)
     build(where, "models", dataset="voc", model="mine", indices=(0, 3), total=9)
     build(where, "lab-models", limit=12)
-    build(where, "lab-sota")
-    build(where, "lab-gamma")
-    build(where, "lab-phrases")
     build(where, "lab-frequency", counts=COUNTS)
+    for spec in ("lab-sota", "lab-gamma", "lab-phrases"):
+        build(where, spec)
     made = scenes(15, ("uncalibrated", "calibrated"), groups=TOY)
     build(where, "toy", indices=range(15), made=made)
     for path in where.iterdir():
@@ -123,24 +120,21 @@ HEAD = ("Model", "Row", "Minus", "On", "Best threshold", "Fixed threshold")
 
 def effects_of(table, row, on):
     """The cells of one line after its names."""
-    (line,) = [line for line in table.rows if (line[1].text, line[3].text) == (row, on)]
-    return [cell.text for cell in line[4:]]
+    (line,) = [line for line in table.rows if (line[1], line[3]) == (row, on)]
+    return list(line[4:])
 
 
 def test_effects_beside_the_papers(results, by_spec):
     effects = by_spec["models"][2]
     assert effects.head == (*HEAD, "Paper")
     row = one_of(results, "models", "voc", "SD1.5")["rows"]["calibrated"]
-    assert [cell.text for cell in effects.rows[0]] == [
-        "SD1.5",
-        "calibrated",
-        "uncalibrated",
-        "voc",
-        effect_cell(row["effect"]["oracle"], 24).text,
-        effect_cell(row["effect"]["fixed"], 24).text,
+    assert effects.rows[0] == (
+        *("SD1.5", "calibrated", "uncalibrated", "voc"),
+        effect_text(row["effect"]["oracle"], 24),
+        effect_text(row["effect"]["fixed"], 24),
         "+0.58",  # 68.15 - 67.57
-    ]
-    names = [(line[0].text, line[3].text, line[6].text) for line in effects.rows]
+    )
+    names = [(line[0], line[3], line[6]) for line in effects.rows]
     assert names == [("SD1.5", "voc", "+0.58"), ("SD1.5", "coco", "+2.96"), ("mine", "voc", "–")]
 
 
@@ -183,8 +177,8 @@ def test_metrics_side_by_side(results, by_spec):
     # Precision rises by 2.89, 2.67 and 1.08 in the paper.
     base = one_of(results, "lab-phrases")["rows"]["w/o ELB"]
     changes = [row[kind]["precision"] - base[kind]["precision"] for kind in ("oracle", "fixed")]
-    ours = effects_of(effects, "ELB with AE", "precision")
-    assert ours == [*map(signed, changes), "+1.08 to +2.89"]
+    expected = [*map(signed, changes), "+1.08 to +2.89"]
+    assert effects_of(effects, "ELB with AE", "precision") == expected
     assert effects_of(effects, "ELB with AE", "mIoU")[2] == "+0.27 to +1.88"
 
 
@@ -193,32 +187,30 @@ def test_frequency_side_by_side(results, by_spec):
     assert best.head == fixed.head == ("Model", "Row", "rare", "common", "frequent")
     row = one_of(results, "lab-frequency")["rows"]["calibrated"]["frequency"]
     for place, group in enumerate(("rare", "common", "frequent"), 2):
-        assert texts(best, "embedded", "calibrated")[place].startswith(
-            f"{row[group]['miou']:.1f} ("
-        )
-        own = row[group]["fixed"]["miou"]
-        assert texts(fixed, "embedded", "calibrated")[place].startswith(f"{own:.1f} (")
-    assert effects_of(effects, "calibrated", "rare")[2] == "+2.24 to +4.71"  # COCO, ADE20K
-    ours = effects_of(effects, "calibrated", "rare")
-    assert ours[1] == effect_cell(row["rare"]["fixed"]["effect"], 12).text
+        for table, entry in ((best, row[group]), (fixed, row[group]["fixed"])):
+            cell = texts(table, "embedded", "calibrated")[place]
+            assert cell.startswith(f"{entry['miou']:.1f} (")
+    fixed_effect = effect_text(row["rare"]["fixed"]["effect"], 12)
+    found = effects_of(effects, "calibrated", "rare")
+    assert found[1:] == [fixed_effect, "+2.24 to +4.71"]  # COCO, ADE20K
 
 
 def test_dials_line_by_line(results, by_spec):
     best, fixed = by_spec["toy"]
     names = ("uncalibrated", "calibrated")
     assert best.head == ("Model", "Dial", "Pairs", *names, "calibrated minus uncalibrated")
-    assert [line[1].text for line in best.rows] == list(TOY)
+    assert [line[1] for line in best.rows] == list(TOY)
     groups = one_of(results, "toy")["rows"]["calibrated"]["groups"]
     for table, entry in ((best, groups["size=1"]), (fixed, groups["size=1"]["fixed"])):
         cells = texts(table, "embedded", "size=1")
         assert cells[2] == "3"
         assert cells[4].startswith(f"{entry['iou']:.1f} (")
-        assert cells[5] == effect_cell(entry["effect"], 3).text
+        assert cells[5] == effect_text(entry["effect"], 3)
 
 
 def test_rows_that_were_not_run_show_as_such(by_spec):
     best = by_spec["lab-sota"][0]
-    assert [line[1].text for line in best.rows] == [
+    assert [line[1] for line in best.rows] == [
         "DAAM", "OVAM, not optimised", "OVAM (supervised)", "DiffPNG", "DiffSegmenter",
         "Semantic DiffSeg", "uncalibrated", "ELBO-T2IAlign",
     ]  # fmt: skip
@@ -228,13 +220,13 @@ def test_rows_that_were_not_run_show_as_such(by_spec):
 
 
 def test_bold_means_that_0_is_outside():
-    assert effect_cell([0.36, 0.22, 0.52], 20) == Cell("+0.36 (+0.22 to +0.52)", bold=True)
-    assert effect_cell([-0.36, -0.5, -0.2], 99) == Cell("−0.36 (−0.50 to −0.20)", bold=True)
-    assert not effect_cell([0.36, 0.22, 0.52], 19).bold
-    assert not effect_cell([0.36, -0.1, 0.52], 99).bold
-    assert not effect_cell([0.0, 0.0, 0.0], 99).bold
-    assert effect_cell([-0.001], 99) == Cell("0.00")
-    assert effect_cell(None, 99) == effect_cell([None, None, None], 99) == Cell("–")
+    assert effect_text([0.36, 0.22, 0.52], 20) == "**+0.36 (+0.22 to +0.52)**"
+    assert effect_text([-0.36, -0.5, -0.2], 99) == "**−0.36 (−0.50 to −0.20)**"
+    assert effect_text([0.36, 0.22, 0.52], 19) == "+0.36 (+0.22 to +0.52)"
+    assert effect_text([0.36, -0.1, 0.52], 99) == "+0.36 (−0.10 to +0.52)"
+    assert effect_text([0.0, 0.0, 0.0], 99) == "0.00 (0.00 to 0.00)"
+    assert effect_text([-0.001], 99) == "0.00"
+    assert effect_text(None, 99) == effect_text([None, None, None], 99) == "–"
 
 
 def test_only_effects_are_bold(by_spec):
@@ -243,26 +235,24 @@ def test_only_effects_are_bold(by_spec):
         for one in by_spec.values()
         for table in one
         for row in table.rows
-        for title, cell in zip(table.head, row, strict=True)
-        if cell.bold
+        for title, text in zip(table.head, row, strict=True)
+        if text.startswith("**")
     }
     assert bold == {"Best threshold", "Fixed threshold"}  # of the dials, too few pairs
 
 
 def test_markdown():
-    table = Table("A title", ("a", "b|c"), ((Cell("1"), Cell("2", bold=True)),), ("A note.",))
+    table = Table("A title", ("a", "b|c"), (("1", "**2**"),), ("A note.",))
     assert markdown(table) == ("A title:\n\n| a | b\\|c |\n|---|---|\n| 1 | **2** |\n\nA note.")
     assert markdown_page([]) == ""
 
 
 def test_a_changed_spec_and_one_of_ones_own(folder, results):
     result = dict(one_of(results, "lab-models"), digest="0" * 64, limit=None)
-    (grid,) = result_grids([result])
-    assert "The spec has changed since this run." not in markdown_page([result])  # it is whole
-    partial = dict(result, complete=False)
-    assert "The spec has changed since this run." in markdown_page([partial])
-    own = dict(result, spec="my-own")
-    (grid,) = result_grids([own])
+    said = "The spec has changed since this run."
+    assert said not in markdown_page([result])  # it is whole
+    assert said in markdown_page([dict(result, complete=False)])
+    (grid,) = result_grids([dict(result, spec="my-own")])
     assert grid.spec is None
     assert [table.head[-1] for table in result_tables(grid)] == ["lab", "lab", "Fixed threshold"]
 
@@ -316,13 +306,10 @@ def test_the_page_needs_nothing_from_outside(page):
     assert all(f'id="{target}"' in page for target in targets)
 
 
-def test_the_page_says_what_is_partial(page):
+def test_the_page_says_what_is_partial_and_where_all_comes_from(page):
     assert '<p class="warning">mine on voc: Unfinished: 2 of 9 images.</p>' in page
     assert "Limited (--limit 12): not the whole dataset." in page
     assert "2 of 9 images of the split test" in page
-
-
-def test_the_page_shows_pictures_and_where_they_come_from(page):
     assert page.index("the-best") < page.index("the-worst")
     assert "dog, &lt;cat&gt;; mean IoU 12.3&nbsp;%" in page
     for text in ("a CPU", "abc123", "torch 2", "48.0 s, 2.00 s an image"):
@@ -331,13 +318,10 @@ def test_the_page_shows_pictures_and_where_they_come_from(page):
     assert "<dt>uncalibrated</dt><dd>uncalibrated</dd>" in page
 
 
-def test_tables_md(folder, page, results):
+def test_what_is_written_where(folder, results, tmp_path):
     text = (folder / "tables.md").read_text(encoding="utf-8")
     assert text == f"# Benchmark\n\n{markdown_page(results)}"
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
-
-
-def test_the_page_may_go_elsewhere(folder, tmp_path):
     path = write_report(folder / "lab-models--lab--embedded", tmp_path / "new")
     assert path == tmp_path / "new" / "report.html"
     assert sorted(p.name for p in path.parent.iterdir()) == ["report.html", "tables.md"]
@@ -363,19 +347,17 @@ def test_wrong_folders_are_told_apart(tmp_path):
         write_report(tmp_path)
 
 
-def test_configs_in_few_words():
+def test_configs_and_durations_in_few_words():
     model = {"family": "sd3", "settings": {"gamma": 0.5, "threshold": 0.3}}
+
+    def described(config):
+        record = config.resolved("sd3", model["settings"]).to_dict()
+        return describe_config(json.loads(json.dumps(record)), model)
+
     for preset in ("default", "paper", "official", "fast", "uncalibrated"):
-        config = AlignConfig.preset(preset).resolved("sd3", model["settings"]).to_dict()
-        assert describe_config(json.loads(json.dumps(config)), model) == preset
-    changed = AlignConfig.official(gamma=0.25, elbo_timesteps=None).resolved(
-        "sd3", model["settings"]
-    )
-    text = describe_config(json.loads(json.dumps(changed.to_dict())), model)
+        assert described(AlignConfig.preset(preset)) == preset
+    text = described(AlignConfig.official(gamma=0.25, elbo_timesteps=None))
     assert text == "official, gamma = 0.25, elbo_timesteps = null"
-
-
-def test_durations():
     found = [duration(seconds) for seconds in (12.34, 200, 3599, 7500)]
     assert found == ["12.3 s", "3 min 20 s", "59 min 59 s", "2 h 5 min"]
 
@@ -391,14 +373,11 @@ def template(request):
     return path
 
 
-def test_the_document_without_results(template, tmp_path):
+def test_the_document_with_results_and_without(template, folder, results, tmp_path):
     text = render_benchmark(tmp_path / "nothing", template)
     assert "No result file is committed yet." in text
     assert "pixalign bench check ROOT" in text
     assert "http" not in text
-
-
-def test_the_document_with_results(template, folder, results):
     text = render_benchmark(folder, template)
     assert "No result file" not in text
     for result in results:

@@ -14,12 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pixalign as pa
-from bench_folder import CLASSES, folder_of
-from pixalign.alignment.plan import NoisedTimesteps, plan_timesteps
-from pixalign.bench import measuring, runner
+from bench_folder import CLASSES, dataset_of, folder_of
+from pixalign.bench import runner
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.measurements import measurements, union
-from pixalign.bench.measuring import image_seed
+from pixalign.bench.measuring import Measurement, image_seed
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, tally
 from pixalign.bench.spec import load_spec
 from pixalign.bench.store import IMAGES, ImageRow, Run, find_runs
@@ -50,8 +48,13 @@ def counted(heatmaps, sample, index):
     return tally(heatmaps[None], torch.from_numpy(truth), labels, index)[0]
 
 
+def same_counts(own, theirs, row):
+    for name, values in vars(theirs).items():
+        assert torch.equal(getattr(own, name), values), (row, name)
+
+
 def test_rows_are_what_the_aligner_gives(model, spec, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 5, ((48, 40), (40, 60))))
+    dataset = dataset_of(tmp_path, 5, sizes=((48, 40), (40, 60)))
     found = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
     images = list(found.images())
     assert [image.key for image in images] == list(dataset.keys)
@@ -59,16 +62,10 @@ def test_rows_are_what_the_aligner_gives(model, spec, tmp_path):
     for index, image in enumerate(images[:4]):
         sample = dataset[index]
         assert image.labels == sample.present
-        if not image.labels:
-            continue
-        for row in spec.rows:
+        for row in spec.rows if image.labels else ():
             (own,) = image.tallies[row.name]
             if row.scores is None:
-                theirs = expected(model, sample, index, row.config)
-                assert torch.equal(own.hits, theirs.hits), row.name
-                assert torch.equal(own.claimed, theirs.claimed), row.name
-                assert torch.equal(own.true, theirs.true)
-                assert torch.equal(own.label, theirs.label)
+                same_counts(own, expected(model, sample, index, row.config), row.name)
     tallies = images[3].tallies
     assert not torch.equal(tallies["constant"][0].claimed, tallies["plain"][0].claimed)
     assert not torch.equal(tallies["five"][0].claimed, tallies["default"][0].claimed)
@@ -82,7 +79,7 @@ def test_baselines_are_what_they_give_themselves(model, spec_of, tmp_path):
   - {name: constant, method: daam, set: {calibrate: elbo, centred: true}, scores: 1/2}
   - {name: segmenter, method: diffsegmenter}
 """)
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
+    dataset = dataset_of(tmp_path, 4)
     run = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
     image, sample = list(run.images())[3], dataset[3]
     names = [CLASSES[label] for label in sample.present]
@@ -95,26 +92,23 @@ def test_baselines_are_what_they_give_themselves(model, spec_of, tmp_path):
         found = METHODS[row.method](model).align(
             sample.image, names, seed=image_seed(7, "003"), **options
         )
-        theirs = counted(torch.from_numpy(found.heatmaps), sample, 3)
         (own,) = image.tallies[row.name]
-        assert torch.equal(own.claimed, theirs.claimed), row.name
-        assert torch.equal(own.hits, theirs.hits), row.name
+        same_counts(own, counted(torch.from_numpy(found.heatmaps), sample, 3), row.name)
     claimed = {name: own.claimed for name, (own,) in image.tallies.items()}
     assert not torch.equal(claimed["plain"], claimed["calibrated"])
     assert not torch.equal(claimed["plain"], claimed["constant"])
 
 
 def test_methods_that_cannot_read_a_model_are_missing(pipeline, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
     model = pa.load(pipeline("sd3"))
-    run = runner.run(load_spec("sota"), dataset, model, tmp_path, show=False)
+    run = runner.run(load_spec("sota"), dataset_of(tmp_path, 1), model, tmp_path, show=False)
     assert [row["name"] for row in run.header["rows"]] == ["ELBO-T2IAlign"]
     assert run.header["missing"][0] == "DAAM"
     assert len(run.header["missing"]) == 5
 
 
 def test_an_image_without_classes_is_all_background(model, small, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 1))
+    dataset = dataset_of(tmp_path, 1)
     run = runner.run(small, dataset, model, tmp_path, show=False)
     (image,) = run.images()
     assert run.row_seconds == {"plain": 0, "default": 0}
@@ -126,8 +120,6 @@ def test_an_image_without_classes_is_all_background(model, small, tmp_path):
 
 
 def test_shared_measurements_are_made_once(model, spec, tmp_path, monkeypatch):
-    """Passes: 8 and 2 x 2 for maps of 3 kinds ... and the union of the ELBO's timesteps."""
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
     seen = {"elbo": 0, "collect": 0}
     epsilon, predict = model.backbone.epsilon, model.backbone.predict
 
@@ -141,60 +133,13 @@ def test_shared_measurements_are_made_once(model, spec, tmp_path, monkeypatch):
 
     monkeypatch.setattr(model.backbone, "predict", counted)
     monkeypatch.setattr(model.backbone, "epsilon", scored)
-    runner.run(spec, dataset, model, tmp_path / "out", show=False)
-    # One class: 3 even, 5 even (of which the middle is a new noise), 3 random, 6 even; 3 kept.
-    measured = measurements(spec.rows, model)
+    runner.run(spec, dataset_of(tmp_path, 2), model, tmp_path / "out", show=False)
+    # One class: 3 even, 5 even, 3 random, 6 even; 3 kept.
+    measured = [Measurement.of(row, model) for row in spec.rows]
     assert len({row.collecting for row in measured}) == 4  # plain, random twice, kept
-    assert len({row.scoring for row in measured} - {None}) == 5
+    assert len({row.scoring for row in measured} - {""}) == 5
     assert seen["elbo"] == 3 + 5 + 3 + 6 + 3
     assert seen["collect"] - seen["elbo"] == 4 * 2
-
-
-def test_the_union_of_visits_has_nothing_twice(model):
-    latents = torch.zeros(1, 4, 8, 8)
-
-    def visit(**settings):
-        config = pa.AlignConfig(collect_steps=2, **settings).resolved()
-        return plan_timesteps(
-            model.backbone.schedule, latents, config, torch.Generator().manual_seed(3)
-        )[1]
-
-    first = visit(elbo_timesteps=(10, 20, 30))
-    longer = visit(elbo_timesteps=(10, 20, 40, 30))
-    whole, places = union({"a": first, "b": longer, "c": first})
-    assert len(whole.steps) == 5  # 10 and 20 are shared; 30 comes with two noises, 40 with one
-    for name, own in {"a": first, "b": longer, "c": first}.items():
-        again = whole.at(places[name].tolist())
-        assert torch.equal(again.noise, own.noise)
-        assert torch.equal(again.steps.time, own.steps.time)
-    assert isinstance(whole, NoisedTimesteps)
-
-
-def test_timesteps_that_coincide_in_one_image_only(model, spec_of, tmp_path, monkeypatch):
-    """Unions of different lengths run together, and each image is as if alone."""
-    spec = spec_of("""
-  - name: plain
-    set: {elbo_steps: 12, elbo_strategy: random, collect_steps: 2}
-  - name: more
-    set: {elbo_steps: 12, collect_steps: 2}
-""")
-    schedule = model.backbone.schedule
-    at, lengths = type(schedule).at_positions, set()
-    monkeypatch.setattr(  # twelve timesteps in all, so that random ones coincide with even ones
-        type(schedule), "at_positions", lambda self, p: at(self, ((p * 12).floor() + 0.5) / 12)
-    )
-    whole = measuring.of_one_length
-    monkeypatch.setattr(
-        measuring, "of_one_length", lambda v: lengths.update(len(x.steps) for x in v) or whole(v)
-    )
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 8))
-    run = runner.run(spec, dataset, model, tmp_path, seed=7, show=False)
-    images = list(run.images())
-    assert len(lengths) > 1
-    for index in (1, 3, 6):
-        for row in spec.rows:
-            theirs = expected(model, dataset[index], index, row.config)
-            assert torch.equal(images[index].tallies[row.name][0].claimed, theirs.claimed)
 
 
 # ---- stopping and going on ----
@@ -207,7 +152,7 @@ def quick(monkeypatch):
 
 
 def test_a_stopped_run_goes_on_to_the_same_bytes(model, small, tmp_path, quick, monkeypatch):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 6))
+    dataset = dataset_of(tmp_path, 6)
     whole = runner.run(small, dataset, model, tmp_path / "whole", show=False)
     calls, real = [], runner.Bench.measure
 
@@ -236,7 +181,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(model, small, tmp_path, quick, 
 
 
 def test_other_settings_do_not_mix(model, small, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+    dataset = dataset_of(tmp_path, 2)
     done = runner.run(small, dataset, model, tmp_path, show=False)
     before = (done.folder / IMAGES).read_bytes()
     with pytest.raises(ValueError, match=r"another run: seed was 0, is 1; choose another --out"):
@@ -245,6 +190,8 @@ def test_other_settings_do_not_mix(model, small, tmp_path):
     other = dataclasses.replace(dataset, masks_from="SegmentationClassAug")
     with pytest.raises(ValueError, match='masks was "masks", is "SegmentationClassAug"'):
         runner.run(small, other, model, tmp_path, show=False)
+    with pytest.raises(ValueError, match="1 classes have no count, 'dog' first; give --counts"):
+        runner.run(small, dataset, model, tmp_path, counts=dict.fromkeys(CLASSES[1:], 1))
     path = tmp_path / "small.yaml"
     path.write_text(path.read_text().replace("elbo_steps: 3", "elbo_steps: 4"))
     with pytest.raises(ValueError, match=r"another run: digest was"):
@@ -304,8 +251,7 @@ def test_a_line_holds_the_whole_row(data):
         assert getattr(again, name) == getattr(row, name)
     for name, drawn in row.tallies.items():
         for own, theirs in zip(drawn, again.tallies[name], strict=True):
-            for field in ("image", "label", "true", "hits", "claimed"):
-                assert torch.equal(getattr(theirs, field), getattr(own, field))
+            same_counts(own, theirs, name)
 
 
 def test_a_folder_without_results_is_explained(tmp_path):

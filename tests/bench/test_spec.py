@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pixalign import AlignConfig
 from pixalign.backbones.locations import EMBEDDED
@@ -40,9 +38,8 @@ def write(tmp_path):
 
 def test_a_file_is_read(write):
     spec = load_spec(write(SMALL))
-    assert (spec.name, spec.version, spec.label, spec.title) == (
-        "small", 1, "tab:small", "A small table"
-    )  # fmt: skip
+    assert (spec.name, spec.version) == ("small", 1)
+    assert (spec.label, spec.title) == ("tab:small", "A small table")
     assert (spec.datasets, spec.split, spec.columns) == (("voc", "coco"), None, "datasets")
     assert (spec.baseline, spec.notes, spec.extends) == ("before", (), None)
     before, after = spec.rows
@@ -57,9 +54,8 @@ def test_a_twin_inherits(write):
     original = load_spec(write(SMALL | {"notes": ["one"], "split": "val"}))
     twin = load_spec(write(TWIN | {"notes": ["two"], "split": "test"}, "other"))
     assert (twin.name, twin.extends, twin.split) == ("other", "small", "test")
-    assert (twin.title, twin.baseline, twin.paper) == (
-        original.title, original.baseline, original.paper
-    )  # fmt: skip
+    for field in ("title", "baseline", "paper"):
+        assert getattr(twin, field) == getattr(original, field)
     assert twin.notes == ("one", "two")
     assert [row.config for row in twin.rows] == [
         AlignConfig.uncalibrated(),
@@ -98,14 +94,6 @@ def test_digest_is_of_what_determines_results(write):
     ]
     digests = {load_spec(write(SMALL | change)).digest() for change in other}
     assert len(digests | {digest}) == len(other) + 1
-
-
-@given(order=st.permutations(range(1, 9)))
-def test_digest_does_not_depend_on_the_order_of_rows(order, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / "gamma.yaml"
-    content = yaml.safe_load((SPECS / "gamma.yaml").read_text(encoding="utf-8"))
-    path.write_text(yaml.safe_dump(content | {"rows": [content["rows"][n - 1] for n in order]}))
-    assert load_spec(path).digest() == load_spec("gamma").digest()
 
 
 def row(**changes):
@@ -161,16 +149,12 @@ def row(**changes):
         (row(exponents="sorted"), ["exponents of row 'after' is 'sorted'", "'best-order'"]),
         (row(exponents="shuffled", method="attention"), ["is 'shuffled'", "calibrated"]),
         (row(exponents="shuffled", scores=0.5), ["is 'shuffled'", "no scores"]),
-        (
-            row(exponents="shuffled", method="daam", set={"calibrate": "elbo"}),
-            ["exponents of row 'after' is 'shuffled'", "method elbo"],
-        ),
+        (row(exponents="shuffled", method="daam", set={"calibrate": "elbo"}),
+         ["exponents of row 'after' is 'shuffled'", "method elbo"]),
         ({"paper": {"SD9": {}}}, ["a key of paper is 'SD9'", "'SD3.5'"]),
         ({"paper": {"SD2": {"later": {}}}}, ["a key of paper, SD2 is 'later'", "'after'"]),
-        (
-            {"paper": {"SD2": {"after": {"ade20k": 1.0}}}},
-            ["a key of paper, SD2, after is 'ade20k'", "'voc', 'coco'"],
-        ),
+        ({"paper": {"SD2": {"after": {"ade20k": 1.0}}}},
+         ["a key of paper, SD2, after is 'ade20k'", "'voc', 'coco'"]),
         ({"paper": {"SD2": {"after": 61.2}}}, ["paper, SD2, after is 61.2", "mapping"]),
         ({"paper": {"SD2": {"after": {"voc": "61,2"}}}}, ["paper, SD2, after, voc is '61,2'"]),
         ({"paper": {"SD2": {"after": {"voc": 612}}}}, ["voc is 612", "0 to 100"]),
@@ -180,7 +164,11 @@ def row(**changes):
     ],
 )  # fmt: skip
 def test_bad_fields_are_named(write, change, words):
-    path = write(SMALL | change)
+    refused(write(SMALL | change), words)
+
+
+def refused(path, words):
+    """In one line with the file's name and these words."""
     with pytest.raises(ValueError, match=re.escape(str(path))) as error:
         load_spec(path)
     for word in words:
@@ -212,12 +200,7 @@ def test_columns_of_metrics_and_frequency(write):
     ],
 )
 def test_bad_yaml_is_named(write, text, words):
-    path = write(text)
-    with pytest.raises(ValueError, match=re.escape(str(path))) as error:
-        load_spec(path)
-    for word in words:
-        assert word in str(error.value)
-    assert "\n" not in str(error.value)
+    refused(write(text), words)
 
 
 def test_extending_goes_somewhere(write):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bench_folder import folder_of
+from bench_folder import dataset_of, folder_of
 from bench_runs import build, image_row, scenes
 from pixalign.bench import runner, store
 from pixalign.bench.datasets import open_dataset
@@ -55,7 +55,7 @@ def test_another_root_of_as_many_pictures_is_refused(change, model, small, tmp_p
 
 
 def test_wording_may_change(model, small, tmp_path, monkeypatch):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+    dataset = dataset_of(tmp_path, 2)
     first = runner.run(small, dataset, model, tmp_path, show=False)
     text = (tmp_path / "small.yaml").read_text().replace("Everything at once", "Two rows")
     text = text.replace("label: tab:none", "label: tab:two\nnotes: [Both are quick.]")
@@ -78,7 +78,7 @@ def test_wording_may_change(model, small, tmp_path, monkeypatch):
 
 
 def test_a_second_process_is_refused(model, small, tmp_path):
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+    dataset = dataset_of(tmp_path, 2)
     folder = tmp_path / "small--folder--StableDiffusionPipeline"
     with (
         writing(folder),
@@ -107,31 +107,21 @@ with writing(pathlib.Path({str(tmp_path)!r})):
 
 def test_processes_of_one_launch_share_a_run(model, small, tmp_path):
     """The first holds the lock for all; the others would not get it."""
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 2))
+    dataset = dataset_of(tmp_path, 2)
 
-    class State:
-        def wait_for_everyone(self):
-            pass
+    class Second(runner.OneProcess):
+        process_index, num_processes, is_main_process = 1, 2, False
 
     with writing(tmp_path / "small--folder--StableDiffusionPipeline"):
-        mine = runner.Processes(1, 2, State())
-        run = runner.run(
-            small, dataset, model, tmp_path, processes=mine, show=False
-        )  # its own part: no chunk
-    assert run.done() == set()
+        run = runner.run(small, dataset, model, tmp_path, process=Second(), show=False)
+    assert run.done() == set()  # its own part has no chunk
 
 
 def test_processes_wait_for_days(monkeypatch):
     asked = {}
 
-    class State:
-        process_index, num_processes = 0, 1
-
-        def __init__(self, **options):
-            asked.update(options)
-
-    monkeypatch.setattr(accelerate, "PartialState", State)
-    runner.Processes.here(cpu=True)
+    monkeypatch.setattr(accelerate, "PartialState", lambda **options: asked.update(options))
+    runner.launched_process(cpu=True)
     assert asked["cpu"] is True
     assert asked["timeout"].days >= 7
 
@@ -139,7 +129,7 @@ def test_processes_wait_for_days(monkeypatch):
 # ---- lines ----
 
 
-@pytest.mark.parametrize("torn", ["", '{"index":1,"k', "x" * (store._BLOCK + 5)])
+@pytest.mark.parametrize("torn", ["", '{"index":1,"k', "x" * (2**16 + 5)])
 def test_only_a_torn_line_is_cut_off(torn, tmp_path):
     run = build(tmp_path, indices=range(3), total=4)
     path = run.folder / "images.0.jsonl"
@@ -210,7 +200,7 @@ def test_summaries_read_neither_losses_nor_maps(tmp_path, monkeypatch):
 @pytest.fixture
 def drawn(model, small, tmp_path):
     """A run with its pictures, and how to draw them again."""
-    dataset = open_dataset("folder", folder_of(tmp_path / "data", 4))
+    dataset = dataset_of(tmp_path, 4)
     run = runner.run(small, dataset, model, tmp_path, show=False)
     result = write_result(run, 5)
 

@@ -2,8 +2,6 @@
 
 import pytest
 
-from pixalign.cli.scenes import command
-
 
 @pytest.fixture
 def calls(monkeypatch, tmp_path):
@@ -26,7 +24,8 @@ def test_demo(shell, calls, sd1_folder, tmp_path):
     assert (model.name, folder) == (str(sd1_folder), out)
     typed = f"pixalign demo --out '{out}' --seed 3 --model {sd1_folder} --device cpu"
     assert options == {"seed": 3, "command": typed}
-    assert command(out, None, 0, "auto") == f"pixalign demo --out '{out}' --seed 0"
+    shell("demo", "--out", out)
+    assert calls[1][2]["command"] == f"pixalign demo --out '{out}' --seed 0"
 
 
 def test_a_folder_in_the_way_is_found_before_the_model_is_loaded(shell, calls, tmp_path):

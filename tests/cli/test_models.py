@@ -11,8 +11,7 @@ from pixalign.scenes.atlas import class_names
 def test_models(shell):
     code, out, _ = shell("models")
     assert code == 0
-    for family in ("sd ", "sdxl", "sd3"):
-        assert family in out
+    assert all(family in out for family in ("sd ", "sdxl", "sd3"))
     record = json.loads(shell("models", "--json")[1])
     assert {entry["family"] for entry in record["families"]} == {"sd", "sdxl", "sd3"}
 

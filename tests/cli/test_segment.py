@@ -28,13 +28,19 @@ def segment(picture, sd1_folder, *more, classes=("dog", "hot dog", "car=a red ca
     return ("segment", picture, *classes, "--model", sd1_folder, "--device", "cpu", *more)
 
 
+def answer(shell, *arguments):
+    """What a command prints as JSON."""
+    code, out, err = shell(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
 def test_segment_writes_everything(shell, picture, sd1_folder, tmp_path):
     code, out, _ = shell(*segment(picture, sd1_folder, "--out", tmp_path / "out", "--seed", 3))
     assert code == 0
     assert "dog" in out
     assert "score" in out
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "mask.png", "overlay.png", "result.json",
         "heatmap_1_dog.png", "heatmap_2_hot-dog.png", "heatmap_3_car.png",
     }  # fmt: skip
@@ -65,11 +71,18 @@ def test_json_is_alone_on_stdout(picture, sd1_folder, tmp_path):
 
 
 def test_options_reach_the_settings_of_json_and_file(shell, picture, sd1_folder, tmp_path):
-    options = ("--json", "--preset", "official", "--resize", "keep", "--gamma", "0.5")
+    options = (
+        "--preset",
+        "official",
+        "--resize",
+        "keep",
+        "--gamma",
+        "0.5",
+        "--out",
+        tmp_path / "o",
+    )
     more = ("--threshold", "0.25", "--caption", "a dog, a hot dog and a red car")
-    code, out, err = shell(*segment(picture, sd1_folder, *options, *more, "--out", tmp_path / "o"))
-    assert code == 0, err
-    record = json.loads(out)
+    record = answer(shell, *segment(picture, sd1_folder, *options, *more))
     assert record == json.loads((tmp_path / "o" / "result.json").read_text())
     assert record["prompts"] == ["a dog, a hot dog and a red car"]
     assert record["config"]["gamma"] == 0.5
@@ -86,10 +99,7 @@ def test_fast_and_low_memory(shell, picture, sd1_folder, monkeypatch):
         return of(self, *rest)
 
     monkeypatch.setattr(BatchSize, "of", spy)
-    more = ("--json", "--preset", "fast", "--memory", "low")
-    code, out, err = shell(*segment(picture, sd1_folder, *more))
-    assert code == 0, err
-    record = json.loads(out)
+    record = answer(shell, *segment(picture, sd1_folder, "--preset", "fast", "--memory", "low"))
     assert asked == {"low"}
     assert record["config"]["elbo_tolerance"] == AlignConfig.fast().elbo_tolerance
     visited = len(record["timesteps"]["elbo"])
@@ -108,11 +118,8 @@ def test_folder_is_named_after_the_picture(shell, picture, sd1_folder, tmp_path,
 
 def test_without_a_model_the_embedded_one_is_asked(shell, picture, tmp_path):
     arguments = ("segment", picture, "dog", "cat", "--device", "cpu", "--preset", "uncalibrated")
-    code, out, err = shell(*arguments, "--json")
-    assert code == 0, err
-    record = json.loads(out)
-    assert record["model"]["name"] == "sd1-like, embedded"
-    assert record["model"]["family"] == "sd"
+    model = answer(shell, *arguments)["model"]
+    assert (model["name"], model["family"]) == ("sd1-like, embedded", "sd")
 
 
 def damaged(picture):
@@ -156,27 +163,20 @@ def test_bad_input_is_one_line_and_code_two(
     if "pixels" in change:
         Image.new("RGB", change["pixels"]).save(picture)
     before = sorted(tmp_path.iterdir())
-    arguments = ["segment", change.get("picture", picture), *change.get("classes", ("dog",))]
-    arguments += ["--model", change.get("model", sd1_folder)]
-    arguments += ["--device", "cpu"] if "--device" not in change.get("more", ()) else []
-    code, out, err = shell(*arguments, *change.get("more", ()))
-
-    assert code == 2
-    assert out == ""
-    lines = [line for line in err.splitlines() if line.startswith("pixalign: ")]
-    assert len(lines) == 1
-    assert said in lines[0]
+    asked = (change.get("picture", picture), change.get("model", sd1_folder))
+    classes = change.get("classes", ("dog",))
+    code, out, err = shell(*segment(*asked, *change.get("more", ()), classes=classes))
+    assert (code, out) == (2, "")
+    (line,) = [line for line in err.splitlines() if line.startswith("pixalign: ")]
+    assert said in line
     assert "Traceback" not in err
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_other_methods(shell, picture, sd1_folder):
-    options = ("--model", sd1_folder, "--device", "cpu", "--json")
-    records = {}
-    for arguments in (("elbo",), ("attention",), ("daam",), ("daam", "--calibrate", "elbo")):
-        code, out, err = shell("segment", picture, "dog", "cat", "--method", *arguments, *options)
-        assert code == 0, err
-        records[arguments] = json.loads(out)
+    asked = segment(picture, sd1_folder, "--method", classes=("dog", "cat"))
+    chosen = (("elbo",), ("attention",), ("daam",), ("daam", "--calibrate", "elbo"))
+    records = {arguments: answer(shell, *asked, *arguments) for arguments in chosen}
     scores = {key: [row["score"] for row in one["classes"]] for key, one in records.items()}
     assert [one["method"] for one in records.values()] == ["elbo", "attention", "daam", "daam"]
     assert scores["attention",] == scores["daam",] == [1, 1]

@@ -42,12 +42,9 @@ def test_plain_pictures_are_the_pipelines_own(name):
 def test_empty_prompts_are_the_pipelines_own(name, pipeline):
     backbone = wrap(pipeline(name))
     found = backbone.unconditional()
-    if name == "sdxl":
-        _, embeds, _, pooled = backbone.pipe.encode_prompt("dog", do_classifier_free_guidance=True)
-    else:
-        _, embeds, _, pooled = backbone.pipe.encode_prompt(
-            "dog", None, None, do_classifier_free_guidance=True
-        )
+    prompts = ("dog",) if name == "sdxl" else ("dog", None, None)
+    encode = backbone.pipe.encode_prompt
+    _, embeds, _, pooled = encode(*prompts, do_classifier_free_guidance=True)
     torch.testing.assert_close(found.embeds, embeds)
     torch.testing.assert_close(found.pooled, pooled)
 

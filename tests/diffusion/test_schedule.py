@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pixalign.diffusion.objectives import OBJECTIVES, per_step, to_epsilon, to_sample
 from pixalign.diffusion.schedule import DiscreteSchedule, FlowSchedule, Steps
 from pixalign.diffusion.timesteps import STRATEGIES, positions
-
-SD = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
+from tiny import SD_NOISE as SD
 
 
 def sd_schedule() -> DiscreteSchedule:
@@ -216,7 +215,7 @@ def test_path_is_ddim_as_diffusers_takes_it(objective, count):
         if count != 7:  # diffusers steps by 1000 // 7, we to the next of its own timesteps
             expected = scheduler.step(output, time, z).prev_sample
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-        back = path.retreat(objective, output, found, index)
+        back = path.advance(objective, output, found, index, backwards=True)
         assert torch.isfinite(back).all()
 
 
@@ -247,7 +246,8 @@ def test_the_way_back_is_the_way_there_where_the_network_says_the_same(objective
         if objective == "velocity":  # (eps - sigma z) / alpha
             alpha, sigma = (per_step(v[rows], z) for v in (path.steps.alpha, path.steps.sigma))
             output = (noise - sigma * there) / alpha
-        torch.testing.assert_close(path.retreat(objective, output, there, index), z)
+        back = path.advance(objective, output, there, index, backwards=True)
+        torch.testing.assert_close(back, z)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1001])

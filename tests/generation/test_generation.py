@@ -1,7 +1,6 @@
 """The paper's compositional generation, against loops that take every pass on its own."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,9 +13,10 @@ from helpers import assert_same, fingerprint, model_of
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
 from pixalign.diffusion.objectives import to_epsilon
-from pixalign.generation.methods import Elbo, Plain, entity_weights
+from pixalign.generation.methods import Elbo, entity_weights
+from pixalign.generation.methods import GenerationMethod as Plain
 from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
-from pixalign.generation.plots import plot_weights
+from pixalign.generation.result import plot_weights
 from pixalign.text.entities import given_entities
 from pixalign.text.weighting import weighted
 
@@ -61,15 +61,14 @@ def reference(backbone, prompt, entities, noise, strength=1.2, guidance=5.0):
     alone = [backbone.encode_text([entity.text]) for entity in entities]
     plan = plan_of(backbone, ((prompt, [entity.text for entity in entities]),))
     all_weights = []
+
+    def said(text):
+        return backbone.predict(z, path.at(index, 1), text).double()
+
+    def noise_of(text):
+        return to_epsilon(backbone.objective, said(text), z, path.at(index, 1))
+
     for index in range(STEPS):
-        steps = path.at(index, 1)
-
-        def said(text, z=z, steps=steps):
-            return backbone.predict(z, steps, text).double()
-
-        def noise_of(text, z=z, steps=steps, said=said):
-            return to_epsilon(backbone.objective, said(text), z, steps)
-
         total = noise_of(whole)
         errors = [float((noise_of(text) - total).square().mean()) for text in alone]
         low, high = min(errors), max(errors)
@@ -158,17 +157,12 @@ def test_weighted_prompts_are_compels(name, pipeline):
     compel = pytest.importorskip("compel")
     pipe = pipeline(name)
     backbone = wrap(pipe)
-    if name == "sd1":
-        weighting = compel.Compel(tokenizer=pipe.tokenizer, text_encoder=pipe.text_encoder)
-    else:
-        weighting = compel.Compel(
-            tokenizer=[pipe.tokenizer, pipe.tokenizer_2],
-            text_encoder=[pipe.text_encoder, pipe.text_encoder_2],
-            returned_embeddings_type=(
-                compel.ReturnedEmbeddingsType.PENULTIMATE_HIDDEN_STATES_NON_NORMALIZED
-            ),
-            requires_pooled=[False, True],
-        )
+    parts = {"tokenizer": pipe.tokenizer, "text_encoder": pipe.text_encoder}
+    if name == "sdxl":
+        kind = compel.ReturnedEmbeddingsType.PENULTIMATE_HIDDEN_STATES_NON_NORMALIZED
+        parts = {part: [one, getattr(pipe, f"{part}_2")] for part, one in parts.items()}
+        parts |= {"returned_embeddings_type": kind, "requires_pooled": [False, True]}
+    weighting = compel.Compel(**parts)
     with torch.no_grad():
         found = weighting("a (red car)1.15 and a (dog)1.2 with a tree")
     expected = found[0] if name == "sd1" else found[0][0]
@@ -275,16 +269,10 @@ def test_files(model, tmp_path):
         plot_weights(model.generate("a dog", method="plain", **small), tmp_path / "x.png")
 
 
-@pytest.fixture
-def command(shell):
-    """Run `pixalign generate`: (exit code, stdout, stderr)."""
-    return partial(shell, "generate")
-
-
-def test_the_command_draws_and_compares(command, sd1_folder, tmp_path):
-    code, out, _ = command(
-        PROMPT, "--model", sd1_folder, "--entity", "red car", "--entity", "dog", "--steps", 2,
-        "--count", 2, "--compare", "--plot", "--out", tmp_path, "--device", "cpu",
+def test_the_command_draws_and_compares(shell, sd1_folder, tmp_path):
+    code, out, _ = shell(
+        "generate", PROMPT, "--model", sd1_folder, "--entity", "red car", "--entity", "dog",
+        "--steps", 2, "--count", 2, "--compare", "--plot", "--out", tmp_path, "--device", "cpu",
     )  # fmt: skip
     assert code == 0
     assert "mean weights: red car" in out
@@ -294,10 +282,9 @@ def test_the_command_draws_and_compares(command, sd1_folder, tmp_path):
     assert len([name for name in names if name.endswith(".json")]) == 2
 
 
-def test_the_command_prints_json(command, sd1_folder, tmp_path):
-    code, out, err = command(
-        "a dog", "--model", sd1_folder, "--steps", 1, "--json", "--out", tmp_path
-    )
+def test_the_command_prints_json(shell, sd1_folder, tmp_path):
+    few = ("--model", sd1_folder, "--steps", 1, "--out", tmp_path)
+    code, out, err = shell("generate", "a dog", *few, "--json")
     assert code == 0
     assert json.loads(out)[0]["method"] == "elbo"
     assert "sampled plainly" in err
@@ -312,8 +299,8 @@ def test_the_command_prints_json(command, sd1_folder, tmp_path):
         (("a dog", "--non-entities", "missing.txt"), "missing.txt"),
     ],
 )
-def test_bad_commands_say_what_is_wrong(command, tmp_path, arguments, message):
-    code, out, err = command(*arguments, "--out", tmp_path / "none")
+def test_bad_commands_say_what_is_wrong(shell, tmp_path, arguments, message):
+    code, out, err = shell("generate", *arguments, "--out", tmp_path / "none")
     assert (code, out) == (2, "")
     assert message in err
     assert not (tmp_path / "none").exists()

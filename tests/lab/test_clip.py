@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from transformers import CLIPModel, CLIPTokenizer
 
 from lab.clip import ClipStage, Towers, _choice, describe, described_scenes
@@ -14,6 +13,7 @@ from lab.hard_negatives import tinted, without_one, wrong_captions
 from lab.recipe import complete
 from lab_runs import RECIPES
 from pixalign.bench.metrics import clip_score
+from pixalign.diffusion.sampling import to_pictures
 from pixalign.scenes.sample import COLOURS, attribute_captions, full_captions, sample_scenes
 
 # ---- captions ----
@@ -91,18 +91,15 @@ def test_the_loss_by_hand():
     torch.manual_seed(0)
     stage = ClipStage(complete("clip", {**RECIPES["clip"], "batch": 4}), "cpu")
     _, plain, rich, wrong = stage.bank
-    seen = {}
+    asked = []
 
     def network(images, ids):
-        seen["ids"] = ids
-        found = Towers(stage.model)(images, ids)
-        seen["found"] = found
-        return found
+        asked[:] = ids, Towers(stage.model)(images, ids)
+        return asked[1]
 
     stage.network = network
     loss = stage.losses(0, torch.Generator().manual_seed(1))["loss"]
-    pictures, texts, scale = seen["found"]
-    ids = seen["ids"]
+    ids, (pictures, texts, scale) = asked
     right = ids[:4]
     total = 0.0
     for i in range(4):
@@ -139,8 +136,7 @@ def test_choice_by_hand():
 
 
 def pictures(count):
-    drawn = rendered(sample_scenes("val", 0, count), 48, "cpu").images
-    return [Image.fromarray((p * 255).byte().permute(1, 2, 0).numpy()) for p in drawn]
+    return to_pictures(rendered(sample_scenes("val", 0, count), 48, "cpu").images)
 
 
 def test_the_score_is_that_of_transformers(finished):
@@ -149,14 +145,11 @@ def test_the_score_is_that_of_transformers(finished):
     found = clip_score(images, texts, model=str(folder), device="cpu")
     model = CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
     tokens = CLIPTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
-    pixels = torch.stack(
-        [torch.from_numpy(np.array(i)).permute(2, 0, 1) / 127.5 - 1 for i in images]
-    )
+    pixels = torch.tensor(np.stack(images)).permute(0, 3, 1, 2) / 127.5 - 1
     with torch.no_grad():
         logits = model(**tokens, pixel_values=pixels).logits_per_image / model.logit_scale.exp()
     np.testing.assert_allclose(found.scores, 100 * logits.diagonal().numpy(), rtol=1e-4)
-    assert found.model == str(folder)
-    assert str(folder) in str(found)
+    assert found.model == str(folder) in str(found)
     assert found.mean == pytest.approx(found.scores.mean())
 
 

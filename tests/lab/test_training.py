@@ -24,13 +24,7 @@ from lab.networks import build_unet, load_pipeline, load_vae
 from lab.recipe import complete, read_recipe
 from lab.stages import VaeStage
 from lab.train import train
-from lab.vocabulary import (
-    LENGTH,
-    PAD,
-    CaptionEncoder,
-    build_tokenizer,
-    vocabulary_words,
-)
+from lab.vocabulary import LENGTH, PAD, CaptionEncoder, build_tokenizer, vocabulary_words
 from lab_runs import RECIPES, checkpoint
 from pixalign.backbones import wrap
 from pixalign.scenes.atlas import class_names, plurals
@@ -45,29 +39,17 @@ def test_every_word_is_one_token():
         ids = tokenizer(word, add_special_tokens=False)["input_ids"]
         assert len(ids) == 1, word
         assert tokenizer.decode(ids).strip() == word
-    named = {word for name in (*class_names(), *plurals()) for word in name.lower().split()}
-    assert named <= set(vocabulary_words())
-
-
-def test_captions_need_no_pieces():
-    words = set(vocabulary_words())
     captions = sample_scenes("train", 0, 3000).captions
-    used = {word for caption in captions for word in caption.replace(",", " ,").split()}
-    assert used <= words
+    texts = (*class_names(), *plurals(), *(caption.replace(",", " ,") for caption in captions))
+    assert {word for text in texts for word in text.split()} <= set(vocabulary_words())
 
 
 def test_encoding_equals_the_tokenizer():
     tokenizer = build_tokenizer()
-    captions = [
-        *sample_scenes("train", 0, 300).captions,
-        "",
-        "A Photo of  Dog,cat",
-        "an unseen gizmo's whatsit, 3 dogs!",
-        "dog " * 40,
-    ]
-    expected = tokenizer(
-        captions, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt"
-    )
+    odd = ["", "A Photo of  Dog,cat", "an unseen gizmo's whatsit, 3 dogs!", "dog " * 40]
+    captions = [*sample_scenes("train", 0, 300).captions, *odd]
+    options = {"padding": "max_length", "truncation": True, "max_length": LENGTH}
+    expected = tokenizer(captions, **options, return_tensors="pt")
     found = CaptionEncoder(tokenizer)(captions)
     assert torch.equal(found, expected["input_ids"])
     assert found.shape == (len(captions), LENGTH)
@@ -104,12 +86,10 @@ def test_recipes_merge_and_refuse_unknown_names():
     recipe = complete("denoiser", {"text": {"layers": 2}})
     assert recipe["text"] == {**complete("denoiser")["text"], "layers": 2}
     assert complete("denoiser")["text"]["layers"] == 0  # the defaults stay
-    with pytest.raises(ValueError, match="'colour'"):
-        complete("vae", {"colour": 1})
-    with pytest.raises(ValueError, match="'widths'"):
-        complete("vae", {"vae": {"widths": 1}})
-    with pytest.raises(ValueError, match="'unet'"):
-        complete("unet")
+    wrong = {"colour": ("vae", {"colour": 1}), "widths": ("vae", {"vae": {"widths": 1}})}
+    for name, arguments in {**wrong, "unet": ("unet",)}.items():
+        with pytest.raises(ValueError, match=f"'{name}'"):
+            complete(*arguments)
 
 
 # ---- data ----
@@ -128,9 +108,8 @@ def test_a_bank_holds_the_scenes_in_order(finished):
     vae, encoder = load_vae(finished("vae"), "cpu"), CaptionEncoder(build_tokenizer())
     bank = build_bank(vae, encoder, start=5, count=20, size=64, device="cpu", batch=8)
     direct = scenes("train", 5, 20, 64, "cpu")
-    torch.testing.assert_close(
-        bank.latents.float(), encode(vae, direct.images), atol=5e-3, rtol=5e-3
-    )
+    expected = encode(vae, direct.images)
+    torch.testing.assert_close(bank.latents.float(), expected, atol=5e-3, rtol=5e-3)
     assert torch.equal(bank.ids.long(), encoder(direct.captions))
 
 
@@ -206,23 +185,21 @@ def test_minutes_limit_a_run(tmp_path):
 
 def test_gain_multiplies_the_logits():
     config = complete("denoiser", RECIPES["denoiser"])["unet"]
-    plain, gained = (_seeded_unet({**config, "gain": gain}) for gain in (1.0, 4.0))
+    networks = []
+    for gain in (1.0, 4.0):
+        torch.manual_seed(0)
+        networks.append(build_unet({**config, "gain": gain}, 16, 4, 16).state_dict())
+    plain, gained = networks
     for name, value in gained.items():
         scale = 2.0 if name.endswith(("attn2.to_q.weight", "attn2.to_k.weight")) else 1.0
         torch.testing.assert_close(value, scale * plain[name])
-
-
-def _seeded_unet(config):
-    torch.manual_seed(0)
-    return build_unet(config, 16, 4, 16).state_dict()
 
 
 def test_logit_normal_timesteps(finished):
     recipe = {**RECIPES["denoiser"], "timesteps": "logit-normal", "timestep_mean": -1.0}
     stage = DenoiserStage(complete("denoiser", recipe), "cpu", FAMILIES["sd1"], finished("vae"))
     times = stage._times(4000, {"generator": torch.Generator().manual_seed(0)})
-    assert times.min() >= 0
-    assert times.max() <= 999
+    assert 0 <= times.min() < times.max() <= 999
     assert abs(times.double().median() - 1000 / (1 + torch.e)) < 15  # sigmoid(-1)
 
 
@@ -267,10 +244,7 @@ def test_separation_counts_pairs():
         pairs_won = mannwhitneyu(own, other).statistic
         assert found[i].item() == pytest.approx(pairs_won / (len(own) * len(other)))
     assert separation(values, inside, torch.zeros_like(inside)).isnan().all()
-    assert torch.equal(
-        separation(torch.ones(2, 2), torch.eye(2) > 0, torch.eye(2) < 1).double(),
-        torch.tensor(0.5, dtype=torch.float64),
-    )
+    assert separation(torch.ones(2, 2), torch.eye(2) > 0, torch.eye(2) < 1).item() == 0.5
 
 
 @pytest.fixture(scope="module")
@@ -336,9 +310,8 @@ def test_scaled_latents_have_unit_spread(finished):
 
 def test_sample_quality_runs(finished, tmp_path):
     folder = finished("sd1") / "pipeline"
-    figures = evaluate_quality(
-        folder, finished("classifier"), tmp_path, per_class=1, steps=1, device="cpu"
-    )
+    options = {"per_class": 1, "steps": 1, "device": "cpu"}
+    figures = evaluate_quality(folder, finished("classifier"), tmp_path, **options)
     assert json.loads((tmp_path / "quality.json").read_text()) == figures
     assert (tmp_path / "classes.png").is_file()
     assert 0 <= figures["accuracy"] <= 0.2

@@ -1,5 +1,7 @@
 """Painted scenes: true masks, whatever the batch and the device."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from PIL import Image
 
 from pixalign.scenes.atlas import sprites
 from pixalign.scenes.render import render
-from pixalign.scenes.sample import COLOURS, SceneBatch, sample_scenes
+from pixalign.scenes.sample import COLOURS, sample_scenes
 
 
 def composed(batch, scene, size):
@@ -57,8 +59,7 @@ def test_pictures_are_in_range_and_backgrounds_smooth():
     assert painted.images.shape == (64, 3, 128, 128)
     assert painted.images.dtype == torch.float32
     assert painted.masks.dtype == painted.slots.dtype == torch.uint8
-    assert painted.images.min() >= 0
-    assert painted.images.max() <= 1
+    assert 0 <= painted.images.min() < painted.images.max() <= 1
     assert painted.images.amax((1, 2, 3)).std() > 0
     far = torch.nn.functional.max_pool2d((painted.slots > 0).float(), 9, 1, 4) == 0
     step = (painted.images[..., 1:] - painted.images[..., :-1]).abs().amax(1)
@@ -97,22 +98,18 @@ def test_objects_are_visible_and_some_are_occluded():
 
 def test_tints_change_the_colour_and_keep_the_shading():
     batch = sample_scenes("val", 0, 32, objects=1)
-    plain = SceneBatch(**{**vars(batch), "tints": np.zeros_like(batch.tints)})
-    natural = render(plain)
+    natural = render(replace(batch, tints=np.zeros_like(batch.tints)))
     inside = (natural.slots == 1).float()
     brightness = {}
     for tint, name in enumerate(COLOURS[1:], start=1):
-        tinted = render(SceneBatch(**{**vars(batch), "tints": np.full_like(batch.tints, tint)}))
+        tinted = render(replace(batch, tints=np.full_like(batch.tints, tint)))
         assert torch.equal(tinted.slots, natural.slots)
-        total = (tinted.images * inside[:, None]).sum((0, 2, 3)) / inside.sum()
-        brightness[name] = total
+        brightness[name] = (tinted.images * inside[:, None]).sum((0, 2, 3)) / inside.sum()
         for scene in range(8):
             chosen = inside[scene].bool()
             before = natural.images[scene][:, chosen].mean(0)
             after = tinted.images[scene][:, chosen].mean(0)
             assert torch.corrcoef(torch.stack([before, after]))[0, 1] > 0.7
-    assert brightness["red"].argmax() == 0
-    assert brightness["green"].argmax() == 1
-    assert brightness["blue"].argmax() == 2
+    assert [brightness[name].argmax() for name in ("red", "green", "blue")] == [0, 1, 2]
     assert brightness["yellow"].argmin() == 2
     assert brightness["purple"].argmin() == 1

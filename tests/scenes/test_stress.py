@@ -8,10 +8,7 @@ from pixalign.scenes import stress as stress_room
 from pixalign.scenes.atlas import class_names, training_ranks
 from pixalign.scenes.render import render
 from pixalign.scenes.stress import DIALS, MAX_COPIES, OTHER, TARGET, stress
-
-
-def same(left, right):
-    return all(np.array_equal(getattr(right, name), part) for name, part in vars(left).items())
+from scene_pictures import same
 
 
 @pytest.mark.parametrize("dial", DIALS)

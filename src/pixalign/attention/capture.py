@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -73,62 +74,53 @@ def capture(
     by an error.
     """
     recorder = _Recorder(backbone, as_phrases(words), prompt, cross_weights)
-    with recorder.attached():
+    pipe, denoiser = backbone.pipe, backbone.denoiser
+    original = pipe.encode_prompt
+    with ExitStack() as undo:
+        if "encode_prompt" in vars(pipe):
+            undo.callback(setattr, pipe, "encode_prompt", original)
+        else:
+            undo.callback(delattr, pipe, "encode_prompt")
+        pipe.encode_prompt = recorder.listening(original)
+        for handle in (
+            denoiser.register_forward_pre_hook(recorder.before, with_kwargs=True),
+            denoiser.register_forward_hook(recorder.after, with_kwargs=True),
+        ):
+            undo.callback(handle.remove)
+        undo.enter_context(recorder.reader.attached(denoiser))
         yield recorder.maps
 
 
+@dataclass
 class _Recorder:
     """Listens to the pipeline's prompt, its denoiser and its attention layers."""
 
-    def __init__(
-        self,
-        backbone: Any,
-        words: tuple[Phrase, ...],
-        prompt: str | Sequence[str] | None,
-        cross_weights: CrossWeights,
-    ) -> None:
-        self.backbone, self.words, self.prompt = backbone, words, prompt
-        self.cross_weights = cross_weights
-        self.maps = WordMaps(tuple(word.name for word in words))
-        self.sites = tuple(site for site in backbone.sites if site.reads_text)
+    backbone: Any
+    words: tuple[Phrase, ...]
+    prompt: str | Sequence[str] | None
+    cross_weights: CrossWeights
+    columns: Tensor | None = None  # [images, L, words]
+
+    def __post_init__(self) -> None:
+        self.maps = WordMaps(tuple(word.name for word in self.words))
+        self.sites = tuple(site for site in self.backbone.sites if site.reads_text)
         self.reader = AttentionReader(self.sites)
-        self.columns: Tensor | None = None  # [images, L, words]
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        pipe, denoiser = self.backbone.pipe, self.backbone.denoiser
-        original = pipe.encode_prompt
-        with ExitStack() as undo:
-            if "encode_prompt" in vars(pipe):
-                undo.callback(setattr, pipe, "encode_prompt", original)
-            else:
-                undo.callback(delattr, pipe, "encode_prompt")
-            pipe.encode_prompt = self._listening(original)
-            for handle in (
-                denoiser.register_forward_pre_hook(self._before, with_kwargs=True),
-                denoiser.register_forward_hook(self._after, with_kwargs=True),
-            ):
-                undo.callback(handle.remove)
-            undo.enter_context(self.reader.attached(denoiser))
-            yield
-
-    def _listening(self, encode_prompt: Any) -> Any:
+    def listening(self, encode_prompt: Any) -> Any:
         signature = inspect.signature(encode_prompt)
 
         def encode_and_listen(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs)
-            given.apply_defaults()
-            prompts = self._prompts(given.arguments)
+            given = signature.bind(*args, **kwargs).arguments
+            prompts = self._prompts(given)
             encoded = encode_prompt(*args, **kwargs)
-            self._start(prompts, encoded[0], given.arguments.get("prompt") is not None)
+            self._start(prompts, encoded[0], given.get("prompt") is not None)
             return encoded
 
         return encode_and_listen
 
     def _prompts(self, arguments: dict[str, Any]) -> list[str]:
-        prompt = arguments.get("prompt")
-        if prompt is None:
-            prompt = self.prompt
+        given = arguments.get("prompt")
+        prompt = self.prompt if given is None else given
         if prompt is None:
             raise ValueError(
                 "only embeddings were passed; tell capture(..., prompt=...) their text"
@@ -144,26 +136,24 @@ class _Recorder:
         streams = [s for s in self.backbone.streams if s.loaded or not encoded_now]
         if images % len(prompts):
             raise ValueError(f"{len(prompts)} prompts do not match {images} embeddings")
-        matrices = [self._matrix(prompt, length, streams) for prompt in prompts]
-        found = torch.stack(matrices).sum((0, 1))
-        for word, weight in zip(self.words, found.tolist(), strict=True):
-            if not weight:
+        matrices = torch.stack([self._matrix(prompt, length, streams) for prompt in prompts])
+        for word, found in zip(self.words, matrices.any(0).any(0).tolist(), strict=True):
+            if not found:
                 raise ValueError(
                     f"word {word.name!r} does not occur on its own in {prompts!r}, as far as "
                     "the model reads"
                 )
-        self.columns = torch.stack(matrices).repeat_interleave(images // len(prompts), 0)
+        self.columns = matrices.repeat_interleave(images // len(prompts), 0)
         self.maps.timesteps, self.maps._steps = [], []
 
     def _matrix(self, text: str, length: int, streams: list[TextStream]) -> Tensor:
         """[length, words] averaging matrix of one prompt, zeros for words it lacks."""
         prompt = find(self.words, text)
         columns = self.backbone.columns(prompt, length, streams)
-        classes = tuple(c for c, own in zip(prompt.classes, columns, strict=True) if own)
-        spans = TokenSpans(prompt.text, classes, tuple(filter(None, columns)), length)
+        spans = TokenSpans(prompt.text, prompt.classes, columns, length)
         return spans.averaging_matrix(len(self.words))
 
-    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Choose the rows to read: all, or the conditional half behind the unconditional one."""
         batch = len(network_input(args, kwargs))
         self.reader.columns = None
@@ -181,17 +171,13 @@ class _Recorder:
                 "guidance, were expected; this kind of guidance is not known"
             )
 
-    def _after(
+    def after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        cross = self.reader.cross
-        if self.reader.columns is None or len(cross) != len(self.sites):
+        if self.reader.columns is None or len(self.reader.cross) != len(self.sites):
             return  # an auxiliary pass, such as skip-layer guidance
         timestep = args[1] if len(args) > 1 else kwargs["timestep"]
-        combined = combine_layers(
-            [cross[site] for site in self.sites],  # [images, words, h, w] each
-            text_layers(self.sites),
-            self.cross_weights,
-        )
+        cross = [self.reader.cross[site] for site in self.sites]  # [images, words, h, w] each
+        combined = combine_layers(cross, text_layers(self.sites), self.cross_weights)
         self.maps.timesteps.append(float(torch.as_tensor(timestep).flatten()[0]))
         self.maps._steps.append(combined.float().cpu())

@@ -7,7 +7,6 @@ precision numbers with float32 sums, as the networks' own fused attention takes 
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 from typing import Any
 
@@ -23,7 +22,7 @@ _LARGEST_HEAD = 128
 def usable(query: Tensor) -> bool:
     """Whether the kernels take queries [B, heads, P, d] of this type, size and device."""
     half = query.dtype in (torch.float16, torch.bfloat16)
-    return query.is_cuda and half and query.shape[-1] <= _LARGEST_HEAD and _has_triton()
+    return query.is_cuda and half and query.shape[-1] <= _LARGEST_HEAD and bool(_kernels())
 
 
 def log_denominators(query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -33,7 +32,7 @@ def log_denominators(query: Tensor, key: Tensor, scale: float) -> Tensor:
     found = torch.empty(batch, heads, rows, dtype=torch.float32, device=query.device)
     queries, keys, warps = _DENOMINATORS
     grid = (-(-rows // queries), batch * heads)
-    _kernels()[0][grid](
+    _kernels().log_denominators[grid](
         query, key, found, scale, rows, key.shape[2], width,
         QUERIES=queries, KEYS=keys, WIDTH=_padded(width), num_warps=warps,
     )  # fmt: skip
@@ -51,7 +50,7 @@ def add_head_means(
     query, key, denominators = (x.contiguous() for x in (query, key, denominators))
     queries, keys, warps = _MEANS
     grid = (-(-rows // queries), -(-key.shape[2] // keys))
-    _kernels()[1][grid](
+    _kernels().add_head_means[grid](
         query, key, denominators, total, scale, 1 / heads, batch * heads, rows, key.shape[2],
         width, total.stride(0), QUERIES=queries, KEYS=keys, WIDTH=_padded(width), num_warps=warps,
     )  # fmt: skip
@@ -63,12 +62,10 @@ def _padded(width: int) -> int:
 
 
 @cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
-@cache
-def _kernels() -> tuple[Any, Any]:
-    from pixalign.attention import kernels
-
-    return kernels.log_denominators, kernels.add_head_means
+def _kernels() -> Any:
+    """The module of kernels; None where Triton is missing."""
+    try:
+        from pixalign.attention import kernels
+    except ImportError:
+        return None
+    return kernels

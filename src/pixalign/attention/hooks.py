@@ -16,8 +16,8 @@ from pixalign.core.values import Size
 def watched(denoiser: nn.Module, start: Callable[[Size], None]) -> Iterator[ExitStack]:
     """Inside the block, ``start`` is told the latent's (height, width) as each pass begins.
 
-    Hooks whose removal is given to the stack (``callback``) are removed after the block, come what
-    may. A compiled network runs uncompiled meanwhile, because compiled code does not see hooks.
+    What is given to the stack (``callback``) is called after the block, come what may. A compiled
+    network runs uncompiled meanwhile, because compiled code does not see hooks.
     """
 
     def begin(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -34,9 +34,8 @@ def watched(denoiser: nn.Module, start: Callable[[Size], None]) -> Iterator[Exit
 
 def network_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """The latents [B, C, h, w] that a UNet or a transformer was called with."""
-    latents: Tensor = (
-        args[0] if args else kwargs["sample" if "sample" in kwargs else "hidden_states"]
-    )
+    name = "sample" if "sample" in kwargs else "hidden_states"
+    latents: Tensor = args[0] if args else kwargs[name]
     return latents
 
 
@@ -49,11 +48,8 @@ class LayerInputs(NamedTuple):
 
     def rows(self, rows: Tensor | slice) -> LayerInputs:
         """Some rows of the batch."""
-        return LayerInputs(
-            self.hidden[rows],
-            None if self.text is None else self.text[rows],
-            None if self.mask is None else self.mask[rows],
-        )
+        text, mask = (None if part is None else part[rows] for part in (self.text, self.mask))
+        return LayerInputs(self.hidden[rows], text, mask)
 
 
 def layer_inputs(
@@ -75,8 +71,7 @@ class _Reached(Exception):
 def run_until(module: nn.Module, call: Callable[[], object]) -> None:
     """Call the network, and end its pass at ``module``: neither that nor what follows is run.
 
-    A reader that was attached before has then seen the input of ``module``, which is all that it
-    needs; the network is left as it was.
+    A reader that was attached before has then seen the input of ``module``: all that it needs.
     """
 
     def stop(*_: object) -> None:

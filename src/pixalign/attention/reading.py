@@ -3,14 +3,14 @@
 Nothing is replaced: forward pre-hooks see each attention layer's input, project queries and keys
 with the layer's own weights, and keep only what is asked for. The network's own (fused)
 attention computes its output, so observing changes no bit of it, whatever processor, adapter or
-offloading is installed. (A compiled network runs uncompiled while it is observed, because compiled
-code does not see hooks; its output then differs by rounding.)
+offloading is installed. (A compiled network runs uncompiled meanwhile, and differs by rounding.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +18,11 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from pixalign.attention import fused
-from pixalign.attention.hooks import LayerInputs, layer_inputs, watched
+from pixalign.attention.hooks import layer_inputs, watched
 from pixalign.attention.sites import Site
 from pixalign.core.values import Size
 
-# Attention probabilities held at once, in elements: 128 MiB of float32.
-_PROBABILITY_BUDGET = 2**25
+_PROBABILITY_BUDGET = 2**25  # probabilities held at once: 128 MiB of float32
 
 
 class AttentionReader:
@@ -69,9 +68,8 @@ class AttentionReader:
         with watched(denoiser, self._start) as hooks:
             for site in self.sites:
                 if site.reads_text or site in self.self_labels:
-                    handle = site.module.register_forward_pre_hook(
-                        self._hook(site), with_kwargs=True
-                    )
+                    observe = partial(self._observe, site)
+                    handle = site.module.register_forward_pre_hook(observe, with_kwargs=True)
                     hooks.callback(handle.remove)
             yield self
 
@@ -91,15 +89,13 @@ class AttentionReader:
         self.cross.clear()
         self.queries.clear()
 
-    def _hook(self, site: Site) -> Any:
-        def observe(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self.columns is not None:
-                self._observe(site, self.columns, layer_inputs(*args, **kwargs).rows(self.rows))
-
-        return observe
-
-    def _observe(self, site: Site, columns: Tensor, inputs: LayerInputs) -> None:
-        hidden, encoder, mask = inputs
+    def _observe(
+        self, site: Site, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        columns = self.columns
+        if columns is None:
+            return
+        hidden, encoder, mask = layer_inputs(*args, **kwargs).rows(self.rows)
         if self.text is not None and site.kind == "cross":
             encoder, mask = self.text.to(hidden), self.text_mask
         query, key = queries_and_keys(site.module, hidden, encoder)
@@ -109,7 +105,8 @@ class AttentionReader:
         label = self.self_labels.get(site)
         owners = torch.zeros(len(query), dtype=torch.long) if self.owners is None else self.owners
         if label is not None:
-            self._count(label, owners)
+            counts = torch.bincount(owners, minlength=self.images)
+            self.self_counts[label] = self.self_counts.get(label, 0) + counts
         denominators = None
         if label is not None and mask is None and fused.usable(query):
             denominators = self._add_fused(label, site, query, key, owners)
@@ -117,17 +114,18 @@ class AttentionReader:
             key, images, label = key[:, :, images:], 0, None
         if not site.reads_text and label is None:
             return
-        cross = []
+        depth = query.shape[1] if self.per_head else 1
+        shape = (len(query), depth, query.shape[2], columns.shape[2])
+        maps = torch.empty(shape, device=query.device)
         for batch, rows, heads in _probabilities(site.module, query, key, mask, denominators):
             mean = heads.mean(1, keepdim=True)
             if site.reads_text:
                 read = heads if self.per_head else mean
-                cross.append((batch, rows, read[..., images:] @ columns[batch, None].to(heads)))
+                maps[batch, :, rows] = read[..., images:] @ columns[batch, None].to(heads)
             if label is not None:
                 total = self._self_total(label, mean, images)
                 add_by_owner(total[:, rows], mean[:, 0, :, :images], owners[batch])
         if site.reads_text:
-            maps = _assemble(cross, len(query), query.shape[2])  # [B, heads or 1, h*w, N]
             height, width = site.grid(self._latent)
             maps = rearrange(maps, "b heads (h w) n -> b heads n h w", h=height, w=width)
             self.cross[site] = maps if self.per_head else maps[:, 0]
@@ -140,13 +138,11 @@ class AttentionReader:
         count = query.shape[2]
         denominators = fused.log_denominators(query, key, scale)
         total = self._self_total(label, denominators, count)
-        for owner in range(int(owners[0]), int(owners[-1]) + 1):
-            mine = (owners == owner).nonzero()[:, 0].tolist()
-            if mine:
-                part = slice(mine[0], mine[-1] + 1)
-                fused.add_head_means(
-                    total[owner], query[part], key[part, :, :count], denominators[part], scale
-                )
+        images, rows = torch.unique_consecutive(owners, return_counts=True)
+        tensors = (query, key[:, :, :count], denominators)
+        parts = [torch.split(tensor, rows.tolist()) for tensor in tensors]
+        for image, q, k, sums in zip(images.tolist(), *parts, strict=True):
+            fused.add_head_means(total[image], q, k, sums, scale)
         return denominators
 
     def _self_total(self, label: str, like: Tensor, count: int) -> Tensor:
@@ -154,10 +150,6 @@ class AttentionReader:
         if label not in self.self_sums:
             self.self_sums[label] = like.new_zeros(self.images, count, count)
         return self.self_sums[label]
-
-    def _count(self, label: str, owners: Tensor) -> None:
-        counts = torch.bincount(owners, minlength=self.images)
-        self.self_counts[label] = self.self_counts.get(label, 0) + counts
 
 
 def add_by_owner(totals: Tensor, values: Tensor, owners: Tensor) -> None:
@@ -183,13 +175,12 @@ def queries_and_keys(
     """
     attn: Any = module
     hidden = image_tokens(attn, hidden)
-    joint = encoder is not None and attn.add_k_proj is not None
-    query = heads(attn.to_q(hidden), attn.heads)
-    query = query if attn.norm_q is None else attn.norm_q(query)
-    key = cross_keys(module, encoder) if encoder is not None and not joint else _keys(attn, hidden)
-    if joint:
-        text = heads(attn.add_k_proj(encoder), attn.heads)
-        text = text if attn.norm_added_k is None else attn.norm_added_k(text)
+    query = _projected(attn, hidden, attn.to_q, attn.norm_q)
+    if encoder is not None and attn.add_k_proj is None:
+        return query, cross_keys(module, encoder)
+    key = _projected(attn, hidden, attn.to_k, attn.norm_k)
+    if encoder is not None:
+        text = _projected(attn, encoder, attn.add_k_proj, attn.norm_added_k)
         key = torch.cat([key, text], dim=2)
     return query, key
 
@@ -211,12 +202,13 @@ def text_tokens(attn: Any, text: Tensor) -> Tensor:
 
 def cross_keys(module: nn.Module, text: Tensor) -> Tensor:
     """The keys [B, heads, L, d] of embeddings [B, L, D] in a cross-attention layer."""
-    return _keys(module, text_tokens(module, text))
+    attn: Any = module
+    return _projected(attn, text_tokens(attn, text), attn.to_k, attn.norm_k)
 
 
-def _keys(attn: Any, source: Tensor) -> Tensor:
-    key = heads(attn.to_k(source), attn.heads)
-    return key if attn.norm_k is None else attn.norm_k(key)
+def _projected(attn: Any, tokens: Tensor, projection: Any, norm: Any) -> Tensor:
+    split = heads(projection(tokens), attn.heads)
+    return split if norm is None else norm(split)
 
 
 def heads(projected: Tensor, count: int) -> Tensor:
@@ -254,13 +246,3 @@ def _probabilities(
                 yield items, rows, logits.softmax(-1)
             else:
                 yield items, rows, (logits - denominators[items, :, rows, None]).exp_()
-
-
-def _assemble(pieces: list[tuple[slice, slice, Tensor]], batch: int, count: int) -> Tensor:
-    if len(pieces) == 1:
-        return pieces[0][2]
-    first = pieces[0][2]
-    whole = first.new_empty(batch, first.shape[1], count, first.shape[-1])
-    for items, rows, piece in pieces:
-        whole[items, :, rows] = piece
-    return whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,12 +47,8 @@ class Site:
 def text_layers(sites: Sequence[Site]) -> Layers:
     """The layers among the sites that read text."""
     reading = [site for site in sites if site.reads_text]
-    seen: dict[tuple[str, int], int] = {}
-    names = []
-    for site in reading:
-        kind = (site.place, site.factor)
-        seen[kind] = seen.get(kind, 0) + 1
-        names.append(f"{site.place}-{site.factor}-{seen[kind]}")
+    kinds = [f"{site.place}-{site.factor}" for site in reading]
+    names = [f"{kind}-{kinds[: index + 1].count(kind)}" for index, kind in enumerate(kinds)]
     middle = [index for index, site in enumerate(reading) if site.place == "mid"]
     return Layers(
         names=tuple(names),
@@ -62,17 +58,11 @@ def text_layers(sites: Sequence[Site]) -> Layers:
 
 
 def chosen_sites(
-    sites: Iterable[Site], kind: str, *, mid: bool = True, factors: Iterable[int] | None = None
+    sites: Iterable[Site], kind: str, *, mid: bool = True, factors: Collection[int] | None = None
 ) -> tuple[Site, ...]:
     """The "cross" or "self" layers, with or without the middle block, of some factors."""
-    wanted = None if factors is None else set(factors)
-    return tuple(
-        site
-        for site in sites
-        if site.kind == kind
-        and (mid or site.place != "mid")
-        and (wanted is None or site.factor in wanted)
-    )
+    of_kind = [site for site in sites if site.kind == kind and (mid or site.place != "mid")]
+    return tuple(site for site in of_kind if factors is None or site.factor in factors)
 
 
 def nearest_factor(sites: Sequence[Site], factor: float) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,32 +49,30 @@ class AttentionWriter:
         """Write in every pass of the network inside the block; detach after it, come what may."""
         with watched(denoiser, self._start) as hooks:
             for site in self.sites:
-                handle = site.module.register_forward_hook(self._hook(site), with_kwargs=True)
+                write = partial(self._write, site)
+                handle = site.module.register_forward_hook(write, with_kwargs=True)
                 hooks.callback(handle.remove)
             yield self
 
     def _start(self, latent: Size) -> None:
         self._latent = latent
 
-    def _hook(self, site: Site) -> Any:
-        def write(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-        ) -> Any:
-            text = site.reads_text and self.edit is not None
-            image = site.reads_image and site in self.replaced
-            if not len(self.targets) or not (text or image):
-                return None
-            hidden = output[0] if isinstance(output, tuple) else output
-            inputs = layer_inputs(*args, **kwargs)
-            rows = self.targets.to(hidden.device)
-            sources, targets = inputs.rows(self.sources.to(hidden.device)), inputs.rows(rows)
-            attended = self._attended(site, sources, targets)
-            new = _projected(module, attended, targets.hidden).to(hidden.dtype)
-            # A clone keeps the memory's layout, by which later layers round the other rows.
-            written = hidden.clone().index_copy_(0, rows, new)
-            return (written, *output[1:]) if isinstance(output, tuple) else written
-
-        return write
+    def _write(
+        self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> Any:
+        text = site.reads_text and self.edit is not None
+        image = site.reads_image and site in self.replaced
+        if not len(self.targets) or not (text or image):
+            return None
+        hidden = out[0] if isinstance(out, tuple) else out
+        inputs = layer_inputs(*args, **kwargs)
+        rows = self.targets.to(hidden.device)
+        sources, targets = inputs.rows(self.sources.to(hidden.device)), inputs.rows(rows)
+        attended = self._attended(site, sources, targets)
+        new = _projected(module, attended, targets.hidden).to(hidden.dtype)
+        # A clone keeps the memory's layout, by which later layers round the other rows.
+        written = hidden.clone().index_copy_(0, rows, new)
+        return (written, *out[1:]) if isinstance(out, tuple) else written
 
     def _attended(self, site: Site, sources: LayerInputs, targets: LayerInputs) -> Tensor:
         """The targets' new attention output [n, heads, P, d]."""
@@ -89,7 +88,8 @@ class AttentionWriter:
         if images:
             look, text = (source, before) if site in self.replaced else (target, own)
             rest = 1 - text.sum(-1, keepdim=True)
-            new = new + rest * look.first(images).attend(value[:, :, :images])
+            image = replace(look, key=look.key[:, :, :images])
+            new = new + rest * image.attend(value[:, :, :images])
         return new
 
 
@@ -114,10 +114,6 @@ class _Look:
         if mask is not None:
             mask = mask.reshape(len(query), 1, -1, key.shape[2]).to(query.dtype)
         return cls(query, key, mask, float(site.module.scale))  # type: ignore[arg-type]
-
-    def first(self, count: int) -> _Look:
-        """The same look at the first keys only."""
-        return _Look(self.query, self.key[:, :, :count], self.mask, self.scale)
 
     def attend(self, value: Tensor) -> Tensor:
         """softmax(Q K^T / sqrt(d)) V, without the matrix in between."""

@@ -10,20 +10,16 @@ import torch
 from torch import Tensor
 
 from pixalign.attention import Site
+from pixalign.core.checks import check_finite
 from pixalign.core.values import Size, TextCondition, TokenSpans
 from pixalign.diffusion.objectives import to_epsilon
-from pixalign.diffusion.schedule import DiscreteSchedule, Schedule, Steps
+from pixalign.diffusion.schedule import Schedule, Steps
 from pixalign.text.prompts import Prompt
 from pixalign.text.streams import TextStream
 
-# Prompts that go through the text encoders together.
-_TEXT_BATCH = 32
-
-# Pixels of the pictures that are decoded together: four of 512 x 512.
-_DECODED = 2**20
-
-# Shapes of batches for which compiled code is kept.
-_COMPILED_SHAPES = 64
+_TEXT_BATCH = 32  # prompts that go through the text encoders together
+_DECODED = 2**20  # pixels of the pictures that are decoded together: four of 512 x 512
+_COMPILED_SHAPES = 64  # shapes of batches for which compiled code is kept
 
 
 class Backbone(ABC):
@@ -35,6 +31,7 @@ class Backbone(ABC):
     family: ClassVar[str]
     description: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]  # hub ids
+    network: ClassVar[str]  # the pipeline's part that is asked, "unet" or "transformer"
     half_dtype: ClassVar[torch.dtype] = torch.float16  # what the family is run in on a GPU
     guidance: ClassVar[float] = 7.5  # with which the family's pictures are usually made
 
@@ -49,11 +46,6 @@ class Backbone(ABC):
     @abstractmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
         """Whether a pipeline of these components ({name: class name}) is of this family."""
-
-    @property
-    @abstractmethod
-    def denoiser(self) -> Any:
-        """The network that is asked, a UNet or a transformer."""
 
     @property
     @abstractmethod
@@ -80,8 +72,13 @@ class Backbone(ABC):
     def _encode_text(self, prompts: list[str]) -> TextCondition: ...
 
     @abstractmethod
-    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
-        """What the network, or a compiled copy of it, makes of z [B, C, h, w] at times [B]."""
+    def _inputs(self, z: Tensor, time: Tensor, text: TextCondition) -> dict[str, Any]:
+        """With what the network is called for z [B, C, h, w] at times [B]."""
+
+    @property
+    def denoiser(self) -> Any:
+        """The network that is asked."""
+        return getattr(self.pipe, self.network)
 
     @property
     def device(self) -> torch.device:
@@ -152,7 +149,7 @@ class Backbone(ABC):
             raise ValueError(f"a {type(vae).__name__} has no posterior; use the model's own VAE")
         mean = posterior.latent_dist.mode().float()
         latents: Tensor = (mean - (config.shift_factor or 0.0)) * config.scaling_factor
-        _check_finite(latents, "the VAE", torch.float32)
+        check_finite(latents, "latents of the VAE", torch.float32)
         return latents
 
     @torch.no_grad()
@@ -163,7 +160,7 @@ class Backbone(ABC):
         together = max(1, _DECODED // (scaled[0, 0].numel() * self.vae_factor**2))
         parts = torch.split(scaled, together)
         pixels = torch.cat([vae.decode(part.to(vae.dtype))[0].float() for part in parts])
-        _check_finite(pixels, "the VAE", torch.float32)
+        check_finite(pixels, "pictures of the VAE", torch.float32)
         return (pixels / 2 + 0.5).clamp(0, 1)
 
     def _float32_vae(self) -> Any:
@@ -187,16 +184,13 @@ class Backbone(ABC):
         """Conditional embeddings of the prompts, as the pipeline itself computes them."""
         starts = range(0, len(prompts), _TEXT_BATCH)
         parts = [self._encode_text(list(prompts[first : first + _TEXT_BATCH])) for first in starts]
-        return self._in_dtype(TextCondition.concatenate(parts))
-
-    @torch.no_grad()
-    def unconditional(self) -> TextCondition:
-        """What guidance leads away from: the empty prompt, as the pipeline itself encodes it."""
-        return self._in_dtype(self._encode_text([""]))
-
-    def _in_dtype(self, text: TextCondition) -> TextCondition:
+        text = TextCondition.concatenate(parts)
         pooled = None if text.pooled is None else text.pooled.to(self.dtype)
         return TextCondition(text.embeds.to(self.dtype), pooled)
+
+    def unconditional(self) -> TextCondition:
+        """What guidance leads away from: the empty prompt, as the pipeline itself encodes it."""
+        return self.encode_text([""])
 
     def fits(self, text: str) -> bool:
         """Whether every text encoder reads the whole text."""
@@ -258,6 +252,11 @@ class Backbone(ABC):
         time = steps.time.float().to(z.device)
         return self.forward(asked, z.to(self.dtype), time, text).float()
 
+    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
+        """What the network, or a compiled copy of it, makes of z [B, C, h, w] at times [B]."""
+        output: Tensor = network(**self._inputs(z, time, text), return_dict=False)[0]
+        return output
+
     @torch.no_grad()
     def predict(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
         """`output` without gradients."""
@@ -272,29 +271,5 @@ class Backbone(ABC):
             # The limit is there to stop endless recompiling; our shapes are few and fixed.
             with torch._dynamo.config.patch(recompile_limit=_COMPILED_SHAPES):
                 output = self.output(z, steps, text, self._compiled)
-        return to_epsilon(self.objective, self.checked(output), z, steps)
-
-    def checked(self, output: Tensor) -> Tensor:
-        """What the network said; an error where it is not finite."""
-        _check_finite(output, f"the {self.family} network", self.dtype)
-        return output
-
-
-def _check_finite(values: Tensor, where: str, dtype: torch.dtype) -> None:
-    if not bool(torch.isfinite(values).all()):
-        hint = "; load the model with dtype='float32' or 'bfloat16'"
-        said = "" if dtype == torch.float32 else hint
-        raise FloatingPointError(f"{where} produced NaN or infinity in {dtype}{said}")
-
-
-def discrete_schedule(pipe: Any) -> DiscreteSchedule:
-    """The training schedule behind whatever sampler the pipeline carries."""
-    from diffusers import DDPMScheduler
-
-    config = pipe.scheduler.config
-    if "beta_schedule" not in config and config.get("trained_betas") is None:
-        raise ValueError(
-            f"{type(pipe.scheduler).__name__} does not say with which noise schedule the network "
-            "was trained; known are schedulers with a beta_schedule"
-        )
-    return DiscreteSchedule(DDPMScheduler.from_config(config).alphas_cumprod)
+        check_finite(output, f"outputs of the {self.family} network", self.dtype)
+        return to_epsilon(self.objective, output, z, steps)

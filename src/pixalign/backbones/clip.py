@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +34,20 @@ class Clip:
         self._model.to(device).eval()
         self.device = device
 
-    @torch.no_grad()
     def see(self, images: Sequence[Image.Image]) -> Tensor:
         """Unit vectors float32 [B, D] of pictures."""
-        found = []
-        for first in range(0, len(images), _BATCH):
-            part = [image.convert("RGB") for image in images[first : first + _BATCH]]
-            pixels = self._prepare(images=part, return_tensors="pt")["pixel_values"]
-            found.append(self._model.get_image_features(pixels.to(self.device)).pooler_output)
-        return _unit(torch.cat(found))
+        pictures = [image.convert("RGB") for image in images]
+        return self._vectors(pictures, self._prepare, self._model.get_image_features)
 
-    @torch.no_grad()
     def read(self, texts: Sequence[str]) -> Tensor:
         """Unit vectors float32 [B, D] of texts; what is longer than the model reads is cut."""
+        tokenize = partial(self._tokenizer, padding=True, truncation=True)
+        return self._vectors(list(texts), tokenize, self._model.get_text_features)
+
+    @torch.no_grad()
+    def _vectors(self, items: list[Any], prepare: Any, features: Any) -> Tensor:
         found = []
-        for first in range(0, len(texts), _BATCH):
-            part = list(texts[first : first + _BATCH])
-            tokens = self._tokenizer(part, padding=True, truncation=True, return_tensors="pt")
-            found.append(self._model.get_text_features(**tokens.to(self.device)).pooler_output)
-        return _unit(torch.cat(found))
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(vectors.float(), dim=-1)
+        for first in range(0, len(items), _BATCH):
+            inputs = prepare(items[first : first + _BATCH], return_tensors="pt").to(self.device)
+            found.append(features(**inputs).pooler_output.float())
+        return torch.nn.functional.normalize(torch.cat(found), dim=-1)

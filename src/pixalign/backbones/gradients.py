@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 
 _FLAG, _FUNCTION = "gradient_checkpointing", "_gradient_checkpointing_func"
 
@@ -16,11 +15,9 @@ _FLAG, _FUNCTION = "gradient_checkpointing", "_gradient_checkpointing_func"
 def gradients_to_inputs(network: Any, *, checkpointing: bool) -> Iterator[None]:
     """Inside the block gradients flow to the network's inputs, none to its weights.
 
-    They do so also where the caller has switched gradients off.
-
-    With ``checkpointing`` what a block of layers computes is forgotten and computed again on the
-    way back, which takes a third more time and less memory; without it, nothing is computed twice,
-    so that hooks see each layer once. Weights and modules get their flags back.
+    They do so also where the caller has switched gradients off. With ``checkpointing`` what a
+    block of layers computes is computed again on the way back, which takes a third more time and
+    less memory; without it, hooks see each layer once. Weights and modules get their flags back.
     """
     with ExitStack() as undo:
         undo.enter_context(torch.inference_mode(False))
@@ -30,16 +27,12 @@ def gradients_to_inputs(network: Any, *, checkpointing: bool) -> Iterator[None]:
             weight.requires_grad_(False)
         for module in network.modules():
             if hasattr(module, _FLAG):
-                undo.callback(_give_back, module, {**vars(module)})
+                for name in (_FLAG, _FUNCTION):
+                    if name in vars(module):
+                        undo.callback(setattr, module, name, vars(module)[name])
+                    else:
+                        undo.callback(vars(module).pop, name, None)
                 setattr(module, _FLAG, False)
         if checkpointing:
             network.enable_gradient_checkpointing()
         yield
-
-
-def _give_back(module: nn.Module, before: dict[str, Any]) -> None:
-    for name in (_FLAG, _FUNCTION):
-        if name in before:
-            setattr(module, name, before[name])
-        elif name in vars(module):
-            delattr(module, name)

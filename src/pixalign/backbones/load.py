@@ -56,7 +56,11 @@ def load_backbone(
     import diffusers
 
     place = resolve_device(device)
-    dtype = _dtype_name(dtype, options)
+    older = options.pop("torch_dtype", None)  # diffusers' older word for dtype
+    if older is not None and dtype != "auto":
+        raise ValueError(f"dtype is {dtype!r} and torch_dtype {older!r}; allowed: one of them")
+    dtype = str(older or dtype).removeprefix("torch.")
+    check_choice("dtype", dtype, DTYPES)
     single = Path(os.fspath(model)).suffix == SINGLE_FILE
     described = _single_file_config(Path(model), options) if single else model
     index = _model_index(described, options)
@@ -83,40 +87,27 @@ def load_backbone(
     return backbone
 
 
-def _single_file_config(path: Path, options: dict[str, Any]) -> str | os.PathLike[str]:
+def _single_file_config(path: Path, options: Mapping[str, Any]) -> Any:
     """The folder or hub id that describes a checkpoint: given, or known to diffusers."""
     from diffusers.loaders import single_file_utils
 
     if not path.is_file():
         raise FileNotFoundError(f"model {str(path)!r} is missing; name a file that is there")
-    given: str | os.PathLike[str] | None = options.pop("config", None)
-    if given is not None:
-        return given
+    if options.get("config") is not None:
+        return options["config"]
     try:  # names and shapes, from the file's header: no weight is read here
         with safe_open(path, framework="pt") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{str(path)!r} is no checkpoint: {_first_line(error)}") from error
     weights = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    known: dict[str, str] = single_file_utils.fetch_diffusers_config(weights)
-    return known["pretrained_model_name_or_path"]
-
-
-def _dtype_name(dtype: str | torch.dtype, options: dict[str, Any]) -> str:
-    """A key of `DTYPES`; ``torch_dtype`` among the options is diffusers' older word for it."""
-    older = options.pop("torch_dtype", None)
-    if older is not None and dtype != "auto":
-        raise ValueError(f"dtype is {dtype!r} and torch_dtype {older!r}; allowed: one of them")
-    name = str(dtype if older is None else older).removeprefix("torch.")
-    check_choice("dtype", name, DTYPES)
-    return name
+    return single_file_utils.fetch_diffusers_config(weights)["pretrained_model_name_or_path"]
 
 
 def lay_out(backbone: Backbone) -> None:
     """Store convolutions as the device is fastest with them; what they compute stays the same.
 
-    With channels last a CPU gains up to a fifth; on a GPU, normalisation layers would turn
-    everything back.
+    With channels last a CPU gains up to a fifth; a GPU's normalisation layers would undo it.
     """
     if backbone.device.type == "cpu":
         backbone.denoiser.to(memory_format=torch.channels_last)
@@ -133,8 +124,7 @@ def resolve_device(device: str) -> torch.device:
     if kind == "auto":
         return torch.device(usable[0])
     if kind not in usable:
-        known = ", ".join(usable)
-        raise ValueError(f"device {device!r} is not there; this machine has: {known}")
+        raise ValueError(f"device {device!r} is not there; this machine has: {', '.join(usable)}")
     if number and int(number) >= torch.cuda.device_count():
         raise ValueError(f"device {device!r} is not there; there are {torch.cuda.device_count()}")
     return torch.device(device)
@@ -142,10 +132,8 @@ def resolve_device(device: str) -> torch.device:
 
 def resolve_dtype(dtype: str, device: torch.device, family: type[Backbone]) -> torch.dtype:
     """The number type of that name; "auto" is float32 on a CPU, else the family's half type."""
-    if dtype != "auto":
-        chosen: torch.dtype = getattr(torch, dtype)
-        return chosen
-    return torch.float32 if device.type == "cpu" else family.half_dtype
+    usual = torch.float32 if device.type == "cpu" else family.half_dtype
+    return usual if dtype == "auto" else getattr(torch, dtype)
 
 
 def family_of_folder(folder: Path) -> str | None:
@@ -211,10 +199,8 @@ def _model_index(model: str | os.PathLike[str], options: Mapping[str, Any]) -> d
         reason = _first_line(error)
         if Path(name).exists():
             raise ValueError(f"{name!r} has a damaged model_index.json: {reason}") from error
-        raise OSError(
-            f"model {name!r} is not to be had, neither from the hub nor from its local cache: "
-            f"{reason}"
-        ) from error
+        where = "neither from the hub nor from its local cache"
+        raise OSError(f"model {name!r} is not to be had, {where}: {reason}") from error
     return index
 
 

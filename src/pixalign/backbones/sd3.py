@@ -27,6 +27,8 @@ class StableDiffusion3(Backbone):
         "stabilityai/stable-diffusion-3-medium-diffusers",
         "stabilityai/stable-diffusion-3.5-medium",
     )
+    network = "transformer"
+    objective = "flow"
     half_dtype = torch.bfloat16
     guidance = 7.0
 
@@ -39,20 +41,12 @@ class StableDiffusion3(Backbone):
         )
 
     @property
-    def denoiser(self) -> Any:
-        return self.pipe.transformer
-
-    @property
     def size_multiple(self) -> int:
         return self.vae_factor * int(self.pipe.transformer.config.patch_size)
 
     @property
     def largest_side(self) -> int:
         return int(self.pipe.transformer.config.pos_embed_max_size) * self.size_multiple
-
-    @property
-    def objective(self) -> str:
-        return "flow"
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -70,31 +64,25 @@ class StableDiffusion3(Backbone):
         return tuple(streams)
 
     def _sites(self) -> tuple[Site, ...]:
-        patch = int(self.pipe.transformer.config.patch_size)
+        patch = int(self.denoiser.config.patch_size)
         sites = []
-        for block in self.pipe.transformer.transformer_blocks:
+        for block in self.denoiser.transformer_blocks:
             sites.append(Site(block.attn, "joint", "joint", patch))
             if block.attn2 is not None:
                 sites.append(Site(block.attn2, "self", "joint", patch))
         return tuple(sites)
 
     def _encode_text(self, prompts: list[str]) -> TextCondition:
+        how = {"do_classifier_free_guidance": False, "max_sequence_length": _T5_LENGTH}
         embeds, _, pooled, _ = self.pipe.encode_prompt(
-            prompts,
-            None,
-            None,
-            device=self.device,
-            do_classifier_free_guidance=False,
-            max_sequence_length=_T5_LENGTH,
+            prompts, None, None, device=self.device, **how
         )
         return TextCondition(embeds, pooled)
 
-    def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
-        output: Tensor = network(
-            hidden_states=z,
-            timestep=time.float(),
-            encoder_hidden_states=text.embeds,
-            pooled_projections=text.pooled,
-            return_dict=False,
-        )[0]
-        return output
+    def _inputs(self, z: Tensor, time: Tensor, text: TextCondition) -> dict[str, Any]:
+        return {
+            "hidden_states": z,
+            "timestep": time.float(),
+            "encoder_hidden_states": text.embeds,
+            "pooled_projections": text.pooled,
+        }

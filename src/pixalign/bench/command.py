@@ -13,13 +13,10 @@ from pixalign.bench.datasets import DATASETS, Dataset, check, find_datasets, ope
 from pixalign.bench.datasets.captions import load_counts
 from pixalign.bench.datasets.sample import class_list, class_lists
 from pixalign.bench.examples import draw_examples
-from pixalign.bench.runner import Processes, check_counts, run
+from pixalign.bench.runner import check_counts, launched_process, run
 from pixalign.bench.spec import Spec, load_spec, spec_names
 from pixalign.bench.summary import write_result
-from pixalign.core.checks import check_choice
 from pixalign.core.protocols import AlignmentModel
-
-SpecRun = tuple[Spec, Dataset, Mapping[str, float] | None]  # on one dataset, with its counts
 
 
 def run_specs(
@@ -41,21 +38,25 @@ def run_specs(
     right.
     """
     chosen = resolve_device(device)
-    planned = list(_spec_runs(find_specs(names), root, datasets, limit, counts))
-    processes = Processes.here(cpu=chosen.type != "cuda")
-    if processes.count > 1 and str(chosen) == "cuda":
-        device = f"cuda:{processes.state.local_process_index}"
+    planned = [
+        (spec, dataset, _counts(spec, dataset, counts))
+        for spec in find_specs(names)
+        for dataset in _open(spec, datasets, root, limit)
+    ]
+    process = launched_process(cpu=chosen.type != "cuda")
+    if process.num_processes > 1 and str(chosen) == "cuda":
+        device = f"cuda:{process.local_process_index}"
     hide_loading_bars()
     model = load_model(device)
     for spec, dataset, known in planned:
         options: dict[str, Any] = {"limit": limit, "seed": seed, "counts": known}
-        seen = show and processes.first
-        finished = run(spec, dataset, model, out, processes=processes, show=seen, **options)
-        if processes.first:
+        options |= {"process": process, "show": show and process.is_main_process}
+        finished = run(spec, dataset, model, out, **options)
+        if process.is_main_process:
             result = write_result(finished)
             draw_examples(finished, result, spec, dataset, model)
             yield finished.folder, result
-        processes.wait()
+        process.wait_for_everyone()
 
 
 def find_specs(names: Sequence[str]) -> list[Spec]:
@@ -67,38 +68,22 @@ def find_specs(names: Sequence[str]) -> list[Spec]:
     return list(specs.values())
 
 
-def _spec_runs(
-    specs: Sequence[Spec],
-    root: Path | None,
-    datasets: Sequence[str],
-    limit: int | None,
-    counts: Path | None,
-) -> Iterator[SpecRun]:
-    """Every spec on every dataset that is asked for, with the files known to be there."""
-    for name in datasets:
-        check_choice("dataset", name, tuple(DATASETS))
-    for spec in specs:
-        chosen = [name for name in spec.datasets if not datasets or name in datasets]
-        if not chosen:
-            raise ValueError(
-                f"spec {spec.name!r} is for {', '.join(spec.datasets)}, not {', '.join(datasets)}"
-            )
-        for name in chosen:
-            dataset = open_dataset(name, root, spec.split, limit)
-            table = load_counts(counts, dataset.classes) if counts is not None else None
-            known = table if table is not None else dataset.counts()
-            if spec.columns == "frequency":
-                check_counts(dataset.classes, known)
-            yield spec, dataset, known
+def _open(spec: Spec, names: Sequence[str], root: Path | None, limit: int | None) -> list[Dataset]:
+    """The spec's datasets that are asked for, with the files known to be there."""
+    chosen = [name for name in spec.datasets if not names or name in names]
+    if not chosen:
+        raise ValueError(
+            f"spec {spec.name!r} is for {', '.join(spec.datasets)}, not {', '.join(names)}"
+        )
+    return [open_dataset(name, root, spec.split, limit) for name in chosen]
 
 
-def listing() -> list[dict[str, Any]]:
-    """The specs that come with the package."""
-    return [
-        spec.model_dump(include={"name", "label", "title"})
-        | {"datasets": list(spec.datasets), "rows": len(spec.rows)}
-        for spec in map(load_spec, spec_names())
-    ]
+def _counts(spec: Spec, dataset: Dataset, path: Path | None) -> Mapping[str, float] | None:
+    """How often training showed each class, where that is known; some specs need it."""
+    counts = dataset.counts() if path is None else load_counts(path, dataset.classes)
+    if spec.columns == "frequency":
+        check_counts(dataset.classes, counts)
+    return counts
 
 
 def check_root(
@@ -110,8 +95,7 @@ def check_root(
         known = ", ".join(DATASETS)
         raise ValueError(f"no dataset was found below {str(root)!r}; known are {known}")
     for name in chosen:
-        dataset = open_dataset(name, root, split, limit)
-        yield dataclasses.asdict(check(dataset, progress=True))
+        yield dataclasses.asdict(check(open_dataset(name, root, split, limit), progress=True))
 
 
 def class_names(text: str) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ def draw_examples(
 
     Where ``pictures.json`` lists the same images with the same IoU, nothing is done.
     """
-    names = [n for n in dict.fromkeys((spec.baseline, result["focus"])) if n in result["rows"]]
-    thresholds = {name: result["rows"][name]["oracle"]["threshold"] for name in names}
+    rows = {name: result["rows"].get(name) for name in (spec.baseline, result["focus"])}
+    thresholds = {name: row["oracle"]["threshold"] for name, row in rows.items() if row}
     shown = [
         {"file": f"{kind}-{number}.png", "key": key, "kind": kind, "miou": result["ious"][key]}
         for kind in ("best", "worst")
@@ -43,48 +43,36 @@ def draw_examples(
     ]
     folder = run.folder / FOLDER
     folder.mkdir(exist_ok=True)
-    if _listed(folder) == shown:
-        return
-    bench = Bench([row for row in spec.rows if row.name in names], model)
+    with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged list is written anew
+        listed = json.loads((folder / LIST).read_text(encoding="utf-8"))
+        known = [{key: record[key] for key in record if key != "classes"} for record in listed]
+        if known == shown and all((folder / record["file"]).is_file() for record in shown):
+            return
+    bench = Bench([row for row in spec.rows if row.name in thresholds], model)
     indices = {key: index for index, key in enumerate(dataset.keys)}
     records = []
     for record in shown:
         index = indices[record["key"]]
         subject = Subject(dataset[index], index, dataset.classes, int(run.header["seed"]))
         made = {row.name: maps[0] for _, row, maps in bench.heatmaps([subject])}
-        ordered = {name: made[name] for name in names}
-        write_png(folder / record["file"], sheet(subject, ordered, thresholds))
+        write_png(folder / record["file"], sheet(subject, made, thresholds))
         records.append({**record, "classes": [phrase.name for phrase in subject.phrases]})
-    text = json.dumps(records, indent=1, ensure_ascii=False)
-    write_text(folder / LIST, text + "\n")
-
-
-def _listed(folder: Path) -> list[dict[str, Any]]:
-    """What the list says of the pictures that are there, but for their classes."""
-    path = folder / LIST
-    try:
-        records = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-        there = [record for record in records if (folder / record["file"]).is_file()]
-    except (ValueError, KeyError, TypeError):  # a damaged one is written anew
-        return []
-    return [{key: record[key] for key in record if key != "classes"} for record in there]
+    write_text(folder / LIST, json.dumps(records, indent=1, ensure_ascii=False) + "\n")
 
 
 def sheet(
     subject: Subject, heatmaps: Mapping[str, Tensor], thresholds: Mapping[str, float]
 ) -> Image.Image:
-    """The picture above its truth; then for each row its heatmaps and its mask."""
+    """The picture above its truth; then for each row of ``thresholds`` its heatmaps and mask."""
     names = [phrase.name for phrase in subject.phrases][:_MOST_CLASSES]
-    picture = subject.sample.image
-    truth = subject.truth.numpy()
-    shown = np.where(truth == 255, 0, truth)
+    picture, truth = subject.sample.image, subject.truth.numpy()
     lines: list[list[Cell]] = []
-    for row, maps in heatmaps.items():
-        values = maps.cpu().numpy()
-        best = values.argmax(0) + 1
-        mask = np.where(values.max(0) >= thresholds[row], best, 0)
+    for row, threshold in thresholds.items():
+        values = heatmaps[row].cpu().numpy()
+        mask = np.where(values.max(0) >= threshold, values.argmax(0) + 1, 0)
         line = [(heat(one), f"{row}: {name}") for name, one in zip(names, values, strict=False)]
         lines.append([*line, (tinted(picture, mask), f"{row}: mask")])
-    first = [(picture, "picture"), (tinted(picture, shown), "truth")]
+    shown = tinted(picture, np.where(truth == 255, 0, truth))
+    first = [(picture, "picture"), (shown, "truth")]
     rows = [[cell, *line] for cell, line in zip_longest(first, lines, fillvalue=())]
     return picture_grid(rows, side=_CELL, text=14, resample=Image.Resampling.BILINEAR)

@@ -1,12 +1,10 @@
 """How a row's exponents come of its ELBO: the paper's rule, and the controls to compare it with.
 
-Each rule gives D rows of exponents [D, N]. Controls keep the strength and change who gets it.
+Controls keep the strength and change who gets it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import permutations
 
 import torch
@@ -17,56 +15,35 @@ from pixalign.alignment.calibrate import alignment_scores, exponents
 DRAWS = 5  # orders that "shuffled" tries; the summary takes their mean
 MOST_CLASSES = 6  # of which "best-order" tries all 720 orders
 
-
-def by_elbo(elbo: Tensor, gamma: float, centred: bool, seed: int) -> Tensor:
-    """1 / S (line 7)."""
-    return exponents(alignment_scores(elbo, gamma), centred)[None]
-
-
-def shuffled(elbo: Tensor, gamma: float, centred: bool, seed: int) -> Tensor:
-    """The image's own exponents, each given to another class or the same, at random."""
-    (powers,) = by_elbo(elbo, gamma, centred, seed)
-    generator = torch.Generator().manual_seed(seed)
-    orders = [torch.randperm(len(powers), generator=generator) for _ in range(DRAWS)]
-    return torch.stack([powers[order] for order in orders])
+EXPONENTS: dict[str, str] = {
+    "elbo": "1 / S (line 7)",
+    "shuffled": "the image's own, each given to another class or the same, at random",
+    "reversed": "those of 1 - norm: the class of highest loss keeps its map",
+    "inverted": "S itself: the wrong way round",
+    "best-order": "in every order, as they are first; what suits the truth best is kept",
+}
+SUPERVISED = ("best-order",)
 
 
-def reversed_order(elbo: Tensor, gamma: float, centred: bool, seed: int) -> Tensor:
-    """Those of 1 - norm: the class of highest loss keeps its map."""
-    return by_elbo(-elbo, gamma, centred, seed)
+def exponents_by(rule: str, elbo: Tensor, gamma: float, centred: bool, seed: int) -> Tensor:
+    """[D, N] for the ELBO [N] of an image with that seed, by a rule of EXPONENTS."""
+    towards = -elbo if rule == "reversed" else elbo
+    powers = exponents(alignment_scores(towards, gamma), centred)
+    if rule == "inverted":
+        powers = 1 / powers
+    return powers[_orders(rule, len(powers), seed)]
 
 
-def inverted(elbo: Tensor, gamma: float, centred: bool, seed: int) -> Tensor:
-    """S itself: the wrong way round."""
-    return 1 / by_elbo(elbo, gamma, centred, seed)
-
-
-def every_order(elbo: Tensor, gamma: float, centred: bool, seed: int) -> Tensor:
-    """[N!, N]: the exponents in every order, as they are first."""
-    (powers,) = by_elbo(elbo, gamma, centred, seed)
-    if len(powers) > MOST_CLASSES:
+def _orders(rule: str, count: int, seed: int) -> Tensor:
+    """int64 [D, N]: which class's exponent each class gets."""
+    if rule == "shuffled":
+        generator = torch.Generator().manual_seed(seed)
+        return torch.stack([torch.randperm(count, generator=generator) for _ in range(DRAWS)])
+    if rule != "best-order":
+        return torch.arange(count)[None]
+    if count > MOST_CLASSES:
         raise ValueError(
-            f"exponents 'best-order' try all orders of {len(powers)} classes; allowed: up to "
+            f"exponents 'best-order' try all orders of {count} classes; allowed: up to "
             f"{MOST_CLASSES}"
         )
-    return torch.stack([powers[list(order)] for order in permutations(range(len(powers)))])
-
-
-@dataclass(frozen=True)
-class ExponentRule:
-    """From elbo [N], gamma, centred and an image's seed to exponents [D, N].
-
-    All D are measured; ``supervised`` keeps the one that suits the truth best.
-    """
-
-    make: Callable[[Tensor, float, bool, int], Tensor]
-    supervised: bool = False
-
-
-EXPONENTS: dict[str, ExponentRule] = {
-    "elbo": ExponentRule(by_elbo),
-    "shuffled": ExponentRule(shuffled),
-    "reversed": ExponentRule(reversed_order),
-    "inverted": ExponentRule(inverted),
-    "best-order": ExponentRule(every_order, supervised=True),
-}
+    return torch.tensor(list(permutations(range(count))))

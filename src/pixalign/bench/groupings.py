@@ -119,8 +119,9 @@ class Comparison:
     def by_area(self) -> list[dict[str, Any]]:
         """IoU of (image, class) pairs in tenths of equal count by the share of the image."""
         shares = [share for image in self.images for share in (-1.0, *image.area)]
-        areas, tenth = torch.tensor(shares, dtype=torch.float64), torch.full_like(self.label, -1)
-        tenth[self.label > 0] = equal_parts(areas[self.label > 0], TENTHS)
+        areas, objects = torch.tensor(shares, dtype=torch.float64), self.own.label > 0
+        tenth = torch.full_like(self.own.label, -1)
+        tenth[objects] = equal_parts(areas[objects], TENTHS)
         groups = []
         for number in sorted(set(tenth.tolist()) - {-1}):
             chosen = tenth == number
@@ -133,11 +134,10 @@ class Comparison:
         if any(image.visible is None for image in self.images):
             return None
         shares = torch.tensor([x for image in self.images for x in (-1.0, *(image.visible or ()))])
-        chosen = {ends: (shares > ends[0]) & (shares <= ends[1]) for ends in pairwise(VISIBLE)}
         return [
-            {"from": low, "to": high, **self._pairs(pairs)}
-            for (low, high), pairs in chosen.items()
-            if pairs.any()
+            {"from": low, "to": high, **self._pairs(chosen)}
+            for low, high in pairwise(VISIBLE)
+            if (chosen := (shares > low) & (shares <= high)).any()
         ]
 
     def by_count(self) -> dict[str, Any]:
@@ -156,16 +156,16 @@ class Comparison:
         counts, classes = header["counts"], header["classes"]
         if counts is None:
             return None
-        missing = [name for name in classes if name not in counts]
-        if missing:
-            raise ValueError(f"counts have no {missing[0]!r}; allowed: a number for every class")
         group_of = tertiles({name: counts[name] for name in classes})
         found = {}
         for group in ("rare", "common", "frequent"):
             labels = [number for number, name in enumerate(classes, 1) if group_of[name] == group]
-            chosen = torch.isin(self.label, torch.tensor(labels, dtype=torch.int64))
-            seen = {"classes": len(set(self.label[chosen].tolist()))}
-            found[group] = seen | self._values("miou", chosen) | self._fixed("miou", chosen)
+            chosen = torch.isin(self.own.label, torch.tensor(labels, dtype=torch.int64))
+            found[group] = {
+                "classes": len(set(self.own.label[chosen].tolist())),
+                **self._values("miou", chosen),
+                "fixed": self._values("miou", chosen, "fixed"),
+            }
         return found
 
     def by_dial(self) -> dict[str, Any] | None:
@@ -173,24 +173,16 @@ class Comparison:
         if all(image.target is None for image in self.images):
             return None
         targets = torch.tensor([-1 if i.target is None else i.target + 1 for i in self.images])
-        is_target = self.label == targets[self.own.image]
+        is_target = self.own.label == targets[self.own.image]
         found = {}
         for group in dict.fromkeys(image.group for image in self.images):
             at_level = torch.tensor([image.group == group for image in self.images])
             chosen = is_target & at_level[self.own.image]
-            found[group] = self._pairs(chosen) | self._fixed("iou", chosen)
+            found[group] = self._pairs(chosen) | {"fixed": self._values("iou", chosen, "fixed")}
         return found
-
-    @property
-    def label(self) -> Tensor:
-        """int64 [R]: the pairs' classes, 0 for the background."""
-        return self.own.label
 
     def _pairs(self, chosen: Tensor) -> dict[str, Any]:
         return {"pairs": int(chosen.sum()), **self._values("iou", chosen)}
-
-    def _fixed(self, name: str, chosen: Tensor) -> dict[str, Any]:
-        return {"fixed": self._values(name, chosen, "fixed")}
 
     def _values(self, name: str, chosen: Tensor, kind: str = "oracle") -> dict[str, Any]:
         """The pairs' "iou" or the classes' "miou" where bool [R] is true: interval and effect."""

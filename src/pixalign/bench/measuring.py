@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pixalign.alignment.adaptive import expected_change, stages
+from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
 from pixalign.alignment.collect import attention_maps, images_at_once
 from pixalign.alignment.elbo import class_losses
 from pixalign.alignment.heatmaps import activation, heatmaps_under
-from pixalign.alignment.plan import NoisedTimesteps, plan_prompts, plan_timesteps
+from pixalign.alignment.plan import plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones import Backbone
 from pixalign.bench.clock import Clock
 from pixalign.bench.datasets import Sample
-from pixalign.bench.measurements import Measurement, measurements, of_one_length, union
-from pixalign.bench.metrics import IGNORE, THRESHOLDS, Tally, nearest_threshold, tally
+from pixalign.bench.exponents import exponents_by
+from pixalign.bench.metrics import IGNORE, Tally, nearest_threshold, tally
 from pixalign.bench.spec import SpecRow
 from pixalign.bench.store import ImageRow
 from pixalign.config import AlignConfig
@@ -33,13 +37,106 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import AttentionMaps, Phrase
 from pixalign.diffusion.schedule import Steps
 from pixalign.methods import METHODS
+from pixalign.methods.base import Timesteps
 
-# Pixels of heatmaps held at once: 1 GiB of float32.
-_PIXELS = 2**28
+# Fields of a resolved config on which the attention that is collected depends, and the losses.
+_COLLECTING = (
+    "resize", "template", "prompt_order", "class_tokens", "text_encoders", "self_attention",
+    "image_only_attention", "collect_steps", "collect_strategy", "collect_range",
+    "collect_timesteps",
+)  # fmt: skip
+_SCORING = (
+    "resize", "template", "elbo_text", "elbo_steps", "elbo_strategy", "elbo_range",
+    "elbo_timesteps",
+)  # fmt: skip
+_PIXELS = 2**28  # of heatmaps held at once: 1 GiB of float32
 
 # Whose, of which row, [D, N, H, W] for the D rows of its exponents.
-Heatmaps = Iterator[tuple["Subject", Measurement, Tensor]]
-Timesteps = tuple[NoisedTimesteps, NoisedTimesteps | None]  # of collecting, and of the ELBO
+Heatmaps = Iterator[tuple["Subject", "Measurement", Tensor]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A row on a model: its resolved config, and the names of what it reads.
+
+    ``collecting`` is the name of the attention, ``scoring`` that of the losses; "" reads none.
+    Methods that are not separable read attention themselves.
+    """
+
+    row: SpecRow
+    config: AlignConfig
+    collecting: str
+    scoring: str
+
+    @classmethod
+    def of(cls, row: SpecRow, model: AlignmentModel) -> Measurement:
+        """A row on a model."""
+        config: AlignConfig = model.resolve(row.config)
+        if row.scores is not None:  # centred, a score that all classes share does nothing
+            config = dataclasses.replace(config, centred=False)
+        collecting, scoring = _names(config)
+        scored = config.calibrated and row.scores is None
+        shared = METHODS[row.method].separable
+        return cls(row, config, collecting if shared else "", scoring if scored else "")
+
+    @property
+    def name(self) -> str:
+        """The row's."""
+        return self.row.name
+
+    @property
+    def gamma(self) -> float:
+        """That of the config, which is resolved."""
+        assert self.config.gamma is not None
+        return self.config.gamma
+
+    def elbo(self, losses: Tensor, steps: Steps, objective: str) -> Tensor:
+        """float64 [N]: the weighted mean of losses [N, T] at those timesteps.
+
+        With a tolerance, of those among them that an ELBO with it would have visited.
+        """
+        config, weights = self.config, steps.weights(self.config.elbo_weighting, objective)
+        if config.elbo_tolerance is not None:
+            seen: list[int] = []
+            for stage in stages(len(steps), config.elbo_stage):
+                seen += stage
+                known, centred = (losses[:, seen], weights[seen]), bool(config.centred)
+                if expected_change(*known, self.gamma, centred) < config.elbo_tolerance:
+                    break
+            losses, weights = losses[:, sorted(seen)], weights[sorted(seen)]
+        return weighted_elbo(losses, weights / weights.sum())
+
+    def scores(self, elbo: Tensor | None, count: int) -> Tensor:
+        """The alignment scores S [N] of a row, from its ELBO [N] if it reads one."""
+        if elbo is None:
+            return torch.full((count,), self.row.scores or 1.0)
+        return alignment_scores(elbo, self.gamma)
+
+    def exponents(self, elbo: Tensor | None, count: int, seed: int) -> Tensor:
+        """The powers [D, N] of a separable method's maps, by the row's rule."""
+        if elbo is None:
+            return exponents(self.scores(elbo, count))[None]
+        rule, centred = self.row.exponents, bool(self.config.centred)
+        return exponents_by(rule, elbo, self.gamma, centred, seed)
+
+
+def _names(config: AlignConfig) -> tuple[str, str]:
+    """Short names of the attention and of the losses, which equal settings share.
+
+    Noise is drawn first, collecting's and then the ELBO's; random timesteps after it, in that
+    order.
+    """
+    values = config.to_dict()
+
+    def name(fields: Sequence[str], drawn_before: str | int) -> str:
+        text = json.dumps([*(values[field] for field in fields), drawn_before])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    late = config.collect_strategy == "random" and config.calibrated
+    collecting = name(_COLLECTING, config.elbo_count if late else 0)
+    random = config.elbo_strategy == "random"
+    return collecting, name(_SCORING, collecting if random else config.collect_count)
 
 
 def image_seed(seed: int, key: str) -> int:
@@ -49,7 +146,11 @@ def image_seed(seed: int, key: str) -> int:
 
 
 class Subject:
-    """A sample with its number in the dataset, and what was measured of it."""
+    """A sample with its number in the dataset, and what was measured of it.
+
+    ``losses`` [N, T] and small ``maps`` [N, h, w], all layers in one, go by the names of what rows
+    read; ``elbos`` [N] and ``tallies`` by rows.
+    """
 
     def __init__(self, sample: Sample, index: int, classes: Sequence[str], seed: int) -> None:
         self.sample, self.index = sample, index
@@ -59,10 +160,10 @@ class Subject:
             Phrase(classes[label], sample.phrases.get(label, classes[label]))
             for label in self.labels
         ]
-        self.encoded: dict[str, EncodedImage] = {}  # by the config's resize
         self.losses: dict[str, Tensor] = {}
-        self.steps: dict[str, Steps] = {}
-        self.maps: dict[str, Tensor] = {}  # small ones: all layers in one
+        self.maps: dict[str, Tensor] = {}
+        self.elbos: dict[str, Tensor] = {}
+        self.tallies: dict[str, tuple[Tally, ...]] = {}
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -93,23 +194,30 @@ class Subject:
         masks = (self.truth == numbers).to(torch.uint8)
         return masks.masked_fill_(self.truth == IGNORE, IGNORE).numpy()
 
-    @property
-    def area(self) -> tuple[float, ...]:
-        """Each class's share of the picture."""
-        pixels = np.bincount(self.sample.truth.ravel(), minlength=IGNORE + 1)
-        return tuple(float(pixels[label + 1] / pixels.sum()) for label in self.labels)
-
     def timesteps(self, backbone: Backbone, latents: Tensor, config: AlignConfig) -> Timesteps:
         """Timesteps and noise of collecting and of the ELBO, of which the seed decides."""
         generator = torch.Generator().manual_seed(self.seed)
         return plan_timesteps(backbone.schedule, latents[:1], config, generator)
 
-    def elbo(self, measurement: Measurement, objective: str) -> Tensor | None:
-        """float64 [N]: the ELBO that a row reads; None where it reads none."""
-        name = measurement.scoring
-        if name is None or name not in self.losses:
-            return None
-        return measurement.elbo(self.losses[name], self.steps[name], objective)
+    def image_row(self, rows: Sequence[Measurement]) -> ImageRow:
+        """What is kept of it; ELBO and activation are those of the first row that has any."""
+        elbo = [self.elbos[row.name] for row in rows if row.name in self.elbos][:1]
+        shown = [self.maps[row.collecting] for row in rows if row.collecting in self.maps][:1]
+        visible, pixels = self.sample.visible, np.bincount(self.sample.truth.ravel())
+        return ImageRow(
+            index=self.index,
+            key=self.sample.key,
+            labels=self.labels,
+            area=tuple(float(pixels[label + 1] / pixels.sum()) for label in self.labels),
+            group=self.sample.group,
+            target=self.sample.target,
+            visible=None if visible is None else tuple(visible[label] for label in self.labels),
+            elbo=tuple(elbo[0].tolist()) if elbo else None,
+            activation=tuple(activation(shown[0].float()).tolist()) if shown else None,
+            losses=self.losses,
+            maps=self.maps,
+            tallies={row.name: self.tallies[row.name] for row in rows},
+        )
 
 
 class Bench:
@@ -123,13 +231,9 @@ class Bench:
         built = {row.name: METHODS[row.method](model, **row.options) for row in rows}
         self.methods = {name: method for name, method in built.items() if not method.separable}
         self.model, self.backbone = model, model.backbone
-        self.rows = measurements(rows, model)
+        self.rows = [Measurement.of(row, model) for row in rows]
         self.clock = Clock(model.backbone.device)
-
-    @property
-    def attention(self) -> list[str]:
-        """The names of all attention that rows read, each once."""
-        return list(dict.fromkeys(row.collecting for row in self.rows if row.collecting))
+        self.quiet = Progress(0, "", show=False)
 
     def measure(self, subjects: Sequence[Subject]) -> tuple[list[ImageRow], dict[str, float]]:
         """The rows of some images, and the seconds that each row of the table took for them.
@@ -138,163 +242,122 @@ class Bench:
         of the encoding, of its own attention, timesteps and heatmaps, whoever else reads them too.
         """
         self.clock.rows.clear()
-        tallies: dict[int, dict[str, tuple[Tally, ...]]] = {
-            subject.index: {row.name: (_all_background(subject),) for row in self.rows}
-            for subject in subjects
-        }
+        for subject in subjects:
+            if not subject.labels:
+                subject.tallies = {row.name: _all_background(subject) for row in self.rows}
         for subject, row, heatmaps in self.heatmaps([x for x in subjects if x.labels]):
             labels = [label + 1 for label in subject.labels]
             drawn = tally(heatmaps, subject.truth, labels, subject.index)
-            if len(drawn) > 1 and row.row.supervised:
+            if row.row.supervised:
                 drawn = [_best(drawn, row.config)]
-            tallies[subject.index][row.name] = tuple(drawn)
-        measured = [self._image_row(subject, tallies[subject.index]) for subject in subjects]
-        return measured, {row.name: self.clock.rows[row.name] for row in self.rows}
-
-    def _image_row(self, subject: Subject, tallies: Mapping[str, tuple[Tally, ...]]) -> ImageRow:
-        elbos = [subject.elbo(row, self.backbone.objective) for row in self.rows]
-        elbo = next((elbo for elbo in elbos if elbo is not None), None)
-        maps = {name: subject.maps[name] for name in self.attention if name in subject.maps}
-        shown = next(iter(maps.values()), None)
-        visible = subject.sample.visible
-        scoring = dict.fromkeys(row.scoring for row in self.rows)
-        return ImageRow(
-            index=subject.index,
-            key=subject.sample.key,
-            labels=subject.labels,
-            area=subject.area,
-            group=subject.sample.group,
-            target=subject.sample.target,
-            visible=None if visible is None else tuple(visible[label] for label in subject.labels),
-            elbo=None if elbo is None else tuple(elbo.tolist()),
-            activation=None if shown is None else tuple(activation(shown.float()).tolist()),
-            losses={name: subject.losses[name] for name in scoring if name in subject.losses},
-            maps=maps,
-            tallies=tallies,
-        )
+            subject.tallies[row.name] = tuple(drawn)
+        seconds = {row.name: self.clock.rows[row.name] for row in self.rows}
+        return [subject.image_row(self.rows) for subject in subjects], seconds
 
     def heatmaps(self, subjects: Sequence[Subject]) -> Heatmaps:
         """Each subject's heatmaps under each row, as they are made: attention is read and let go.
 
         Images go through the network together where their sizes and the memory allow.
         """
-        for resize in sorted({row.config.resize for row in self.rows}) if subjects else ():
-            here = [row for row in self.rows if row.config.resize == resize]
+        for here in _grouped(self.rows, lambda row: row.config.resize) if subjects else ():
             with self.clock.charged({row.name: 1.0 for row in here}):
-                for subject in subjects:
-                    encoded = self.model.encode(subject.sample.image, config=here[0].row.config)
-                    subject.encoded[resize] = encoded
-            for group, latents in _alike(subjects, resize):
-                self._score(group, latents, here)
-                for name in dict.fromkeys(row.collecting for row in here):
-                    readers = [row for row in here if row.collecting == name]
-                    if name is None:
-                        yield from self._by_methods(group, readers)
-                    else:
+                config = here[0].row.config
+                pairs = [(x, self.model.encode(x.sample.image, config=config)) for x in subjects]
+            for alike in _grouped(pairs, lambda pair: pair[1].latents.shape):
+                latents = torch.cat([encoded.latents for _, encoded in alike])
+                group = [subject for subject, _ in alike]
+                for readers in _grouped(
+                    [row for row in here if row.scoring], lambda row: row.scoring
+                ):
+                    self._score(group, latents, readers)
+                for readers in _grouped(here, lambda row: row.collecting):
+                    if readers[0].collecting:
                         yield from self._by_attention(group, latents, readers)
+                    else:
+                        yield from self._by_methods(alike, readers)
 
     def _score(
-        self, group: Sequence[Subject], latents: Tensor, here: Sequence[Measurement]
+        self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
     ) -> None:
-        """Losses at the union of all timesteps; a row is charged the part that it reads."""
-        by_text: dict[tuple[str, str], dict[str, AlignConfig]] = {}
-        for row in here:
-            if row.scoring is not None:
-                same_text = by_text.setdefault((row.config.template, row.config.elbo_text), {})
-                same_text.setdefault(row.scoring, row.config)
-        for configs in by_text.values():
-            config = next(iter(configs.values()))
-            plans = [plan_prompts(self.backbone, x.phrases, None, config) for x in group]
-            joint = []
-            for subject in group:
-                planned = {
-                    n: subject.timesteps(self.backbone, latents, c)[1] for n, c in configs.items()
-                }
-                scoring = {name: noised for name, noised in planned.items() if noised}
-                joint.append(union(scoring))
-                subject.steps.update({name: noised.steps for name, noised in scoring.items()})
-            even = of_one_length([together for together, _ in joint])
-            most = len(even[0].steps) * len(group)
-            parts = {name: sum(len(own[name]) for _, own in joint) / most for name in configs}
-            with self.clock.charged({x.name: parts[x.scoring] for x in here if x.scoring in parts}):
-                measured = class_losses(
-                    self.backbone, latents, plans, even, self.model.batch_size, _quiet()
-                )
-            for subject, (_, indices), losses in zip(group, joint, measured, strict=True):
-                with subject.naming():
-                    check_finite(losses, "losses", self.backbone.dtype)
-                subject.losses.update({name: losses[:, own] for name, own in indices.items()})
+        """The losses that some rows read, and each row's ELBO of them."""
+        backbone, config, batch_size = self.backbone, readers[0].config, self.model.batch_size
+        with self.clock.charged({row.name: 1.0 for row in readers}):
+            plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
+            planned = [subject.timesteps(backbone, latents, config)[1] for subject in group]
+            noised = [timesteps for timesteps in planned if timesteps is not None]
+            measured = class_losses(backbone, latents, plans, noised, batch_size, self.quiet)
+        for subject, timesteps, losses in zip(group, noised, measured, strict=True):
+            with subject.naming():
+                check_finite(losses, "losses", backbone.dtype)
+            subject.losses[readers[0].scoring] = losses
+            for row in readers:
+                subject.elbos[row.name] = row.elbo(losses, timesteps.steps, backbone.objective)
 
     def _by_attention(
         self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
     ) -> Heatmaps:
         """What rows that read the same attention make of it, as many images as memory holds."""
-        by_weights: dict[str, list[Measurement]] = {}
-        for row in readers:
-            by_weights.setdefault(repr(row.config.cross_weights), []).append(row)
-        most = images_at_once(self.backbone, latents[:1], readers[0].config.self_attention)
+        backbone, config, batch_size = self.backbone, readers[0].config, self.model.batch_size
+        most = images_at_once(backbone, latents[:1], config.self_attention)
         for first in range(0, len(group), most):
             part, shown = group[first : first + most], latents[first : first + most]
-            collected = self._collect(part, shown, readers)
+            with self.clock.charged({row.name: 1.0 for row in readers}):
+                plans = [plan_prompts(backbone, x.phrases, None, config) for x in part]
+                steps = [subject.timesteps(backbone, shown, config)[0] for subject in part]
+                collected = attention_maps(
+                    backbone, shown, plans, steps, config, batch_size, self.quiet
+                )
             for subject, maps in zip(part, collected, strict=True):
-                for same in by_weights.values():
+                for same in _grouped(readers, lambda row: repr(row.config.cross_weights)):
                     yield from self._of_weights(subject, maps, same)
             del collected, maps  # before more is read
-
-    def _collect(
-        self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
-    ) -> list[AttentionMaps]:
-        """The attention of images that are collected together."""
-        backbone, config = self.backbone, readers[0].config
-        with self.clock.charged({row.name: 1.0 for row in readers}):
-            plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
-            steps = [subject.timesteps(backbone, latents, config)[0] for subject in group]
-            batch_size = self.model.batch_size
-            return attention_maps(backbone, latents, plans, steps, config, batch_size, _quiet())
 
     def _of_weights(
         self, subject: Subject, maps: AttentionMaps, same: Sequence[Measurement]
     ) -> Heatmaps:
         """The heatmaps of rows that give the layers of some attention the same weights."""
-        weights, name = same[0].config.cross_weights, same[0].collecting
+        weights = same[0].config.cross_weights
         assert weights is not None
-        assert name is not None
         combined = combine_layers(maps.cross, maps.layers, weights)
         with subject.naming():
             check_finite(combined, "attention maps", self.backbone.dtype)
-        subject.maps.setdefault(name, combined.cpu())
+        subject.maps.setdefault(same[0].collecting, combined.cpu())
         count, (height, width) = len(subject.labels), subject.size
         most = max(1, _PIXELS // (count * height * width))
         for first in range(0, len(same), most):
             part = same[first : first + most]
             with self.clock.charged({row.name: 1 / len(part) for row in part}):
                 powers = [
-                    row.exponents(subject.elbo(row, self.backbone.objective), count, subject.seed)
-                    for row in part
+                    row.exponents(subject.elbos.get(row.name), count, subject.seed) for row in part
                 ]
                 heatmaps = heatmaps_under(maps, weights, torch.cat(powers), subject.size)
             each = torch.split(heatmaps, [len(drawn) for drawn in powers])
             yield from ((subject, *pair) for pair in zip(part, each, strict=True))
 
-    def _by_methods(self, group: Sequence[Subject], rows: Iterable[Measurement]) -> Heatmaps:
+    def _by_methods(
+        self, group: Sequence[tuple[Subject, EncodedImage]], rows: Sequence[Measurement]
+    ) -> Heatmaps:
         """What other methods find, under the scores that the paper's would have."""
         for row in rows:
-            method, config = self.methods[row.name], row.config
-            for subject in group:
-                options: dict[str, Any] = {"config": config, "seed": subject.seed}
-                if config.calibrated:
-                    elbo = subject.elbo(row, self.backbone.objective)
+            method = self.methods[row.name]
+            for subject, encoded in group:
+                options: dict[str, Any] = {"config": row.config, "seed": subject.seed}
+                if row.config.calibrated:
+                    elbo = subject.elbos.get(row.name)
                     options["scores"] = row.scores(elbo, len(subject.labels)).numpy()
                 if method.supervised:
                     options["target_masks"] = subject.target_masks
-                encoded = subject.encoded[config.resize]
                 with self.clock.charged({row.name: 1.0}), subject.naming():
                     result = method.align(encoded, subject.phrases, **options)
                 yield subject, row, torch.from_numpy(result.heatmaps)[None]
 
 
-def _quiet() -> Progress:
-    return Progress(0, "", show=False)
+def _grouped(items: Sequence[T], key: Callable[[T], object]) -> list[list[T]]:
+    """Items of one key together, in the order of their first."""
+    groups: dict[object, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
 
 
 def _best(drawn: Sequence[Tally], config: AlignConfig) -> Tally:
@@ -304,20 +367,7 @@ def _best(drawn: Sequence[Tally], config: AlignConfig) -> Tally:
     return max(drawn, key=lambda one: float(one.at(at).ious().mean()))
 
 
-def _alike(subjects: Sequence[Subject], resize: str) -> Iterator[tuple[list[Subject], Tensor]]:
-    """Subjects whose latents have one shape, and the latents [B, C, h, w]."""
-
-    def shape(subject: Subject) -> tuple[int, ...]:
-        return tuple(subject.encoded[resize].latents.shape)
-
-    for _, same in groupby(sorted(subjects, key=shape), key=shape):
-        members = list(same)
-        yield members, torch.cat([member.encoded[resize].latents for member in members])
-
-
-def _all_background(subject: Subject) -> Tally:
+def _all_background(subject: Subject) -> tuple[Tally]:
     """An image without classes: every pixel that counts is background, and is called so."""
-    pixels = torch.tensor([int((subject.sample.truth != IGNORE).sum())])
-    counts = pixels[:, None].expand(1, len(THRESHOLDS)).contiguous()
-    label = torch.zeros(1, dtype=torch.int64)
-    return Tally(torch.full_like(label, subject.index), label, pixels, counts, counts)
+    (found,) = tally(torch.zeros(1, 1, *subject.size), subject.truth, [1], subject.index)
+    return (found.select(found.label == 0),)

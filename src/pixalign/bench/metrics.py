@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,8 +18,6 @@ from pixalign.core.checks import check_choice
 THRESHOLDS: tuple[float, ...] = tuple(step / 100 for step in range(1, 100))
 IGNORE = 255  # the label of pixels that are not counted anywhere
 
-# What a pixel's true label is, seen from the class with its highest heatmap.
-_OTHER, _HIT, _BACKGROUND, _IGNORED = range(4)
 # A divisor instead of 0: every numerator is 0 there.
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -42,9 +39,7 @@ class Tally:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Tally]) -> Tally:
-        """The rows of all parts, in their order."""
-        if not parts:
-            raise ValueError("there are 0 tallies to concatenate; allowed: 1 or more")
+        """The rows of all parts, one or more, in their order."""
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         return cls(*map(torch.cat, columns))
 
@@ -90,18 +85,18 @@ class Figures:
     f1: float
 
 
-def threshold_index(threshold: float) -> int:
-    """Where a threshold stands in THRESHOLDS."""
-    near = [index for index, value in enumerate(THRESHOLDS) if abs(value - threshold) <= 1e-6]
-    if not near:
-        options = f"{THRESHOLDS[0]}, {THRESHOLDS[1]}, ..., {THRESHOLDS[-1]}"
-        raise ValueError(f"threshold is {threshold!r}; allowed: {options}")
-    return near[0]
-
-
 def nearest_threshold(value: float) -> float:
     """The one of THRESHOLDS that is nearest."""
     return min(THRESHOLDS, key=lambda threshold: abs(threshold - value))
+
+
+def threshold_index(threshold: float) -> int:
+    """Where a threshold stands in THRESHOLDS."""
+    nearest = nearest_threshold(threshold)
+    if not abs(nearest - threshold) <= 1e-6:
+        options = f"{THRESHOLDS[0]}, {THRESHOLDS[1]}, ..., {THRESHOLDS[-1]}"
+        raise ValueError(f"threshold is {threshold!r}; allowed: {options}")
+    return THRESHOLDS.index(nearest)
 
 
 def tally(heatmaps: Tensor, truth: Tensor, labels: Sequence[int], image: int) -> list[Tally]:
@@ -118,17 +113,21 @@ def tally(heatmaps: Tensor, truth: Tensor, labels: Sequence[int], image: int) ->
     values, best = heatmaps.float().flatten(2).max(1)
     if values.isnan().any():
         raise ValueError(f"the heatmaps of image {image} hold NaN")
+    counted = known != IGNORE
+    known, values, best = known[counted], values[:, counted], best[:, counted]
     thresholds = torch.tensor(THRESHOLDS, dtype=torch.float32, device=values.device)
     reached = torch.bucketize(values, thresholds, right=True)
-    kind = (best + 1 == known) * _HIT + ((known == 0) * _BACKGROUND + (known == IGNORE) * _IGNORED)
+    kind = (best + 1 == known) + 2 * (known == 0)  # 1 is a hit, 2 background, 0 another class
     variant = torch.arange(variants, device=values.device)[:, None]
-    index = ((variant * classes + best) * 4 + kind) * (steps + 1) + reached
-    counts = torch.bincount(index.flatten(), minlength=variants * classes * 4 * (steps + 1))
-    counts = counts.cpu().view(variants, classes, 4, steps + 1)
-    true = torch.bincount(known, minlength=IGNORE + 1)[: classes + 1].cpu()
-    hits, claimed = _at_thresholds(counts)
-    images = torch.full((classes + 1,), image)
-    numbers = torch.tensor([0, *labels])
+    index = ((variant * classes + best) * 3 + kind) * (steps + 1) + reached
+    counts = torch.bincount(index.flatten(), minlength=variants * classes * 3 * (steps + 1))
+    counts = counts.cpu().view(variants, classes, 3, steps + 1)
+    all_kinds, (_, right, background) = counts.sum(2), counts.unbind(2)
+    above = [part.flip(-1).cumsum(-1).flip(-1)[..., 1:] for part in (right, all_kinds)]
+    below = [part.sum(1, keepdim=True).cumsum(-1)[..., :-1] for part in (background, all_kinds)]
+    hits, claimed = (torch.cat(parts, 1) for parts in zip(below, above, strict=True))
+    true = torch.bincount(known, minlength=classes + 1).cpu()
+    images, numbers = torch.full((classes + 1,), image), torch.tensor([0, *labels])
     return [Tally(images, numbers, true, *pair) for pair in zip(hits, claimed, strict=True)]
 
 
@@ -146,15 +145,6 @@ def _check(heatmaps: Tensor, truth: Tensor, labels: Sequence[int]) -> None:
     odd = pixels[((pixels < 0) | (pixels > len(labels))) & (pixels != IGNORE)]
     if len(odd):
         check_choice("a pixel of truth", int(odd[0]), (*range(len(labels) + 1), IGNORE))
-
-
-def _at_thresholds(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """hits and claimed [V, N + 1, T] of counts [V, N, 4, T + 1] by kind and thresholds reached."""
-    hits, known = counts[:, :, _HIT], counts[:, :, :_IGNORED].sum(2)
-    background = counts[:, :, _BACKGROUND].sum(1, keepdim=True)
-    foreground = [part.flip(-1).cumsum(-1).flip(-1)[..., 1:] for part in (hits, known)]
-    below = [part.cumsum(-1)[..., :-1] for part in (background, known.sum(1, keepdim=True))]
-    return torch.cat([below[0], foreground[0]], 1), torch.cat([below[1], foreground[1]], 1)
 
 
 def _pooled(tally: Tally, weights: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
@@ -175,12 +165,6 @@ def curve(tally: Tally, weights: Tensor | None = None) -> Curve:
     weights float64 [B, images] say how often each image counts (None: each once, B = 1). A class
     without pixels under a weighting is left out of that weighting's means.
     """
-    if weights is not None:
-        images = int(tally.image.max()) + 1 if len(tally.image) else 0
-        if weights.ndim != 2 or weights.shape[1] < images:
-            shape = tuple(weights.shape)
-            raise ValueError(f"weights are {shape}; allowed: [B, images] with images >= {images}")
-        weights = weights.double()
     shape = (1 if weights is None else len(weights), tally.hits.shape[1])
     miou, precision, recall, f1, classes = torch.zeros(5, *shape, dtype=torch.float64)
     for _, hits, claimed, true in _pooled(tally, weights):
@@ -210,16 +194,13 @@ def bootstrap_weights(images: int, draws: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(counts.reshape(draws, images)).double()
 
 
-def interval(values: Tensor, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval that holds the middle ``level`` of values [B].
+def interval(values: Tensor) -> tuple[float, float]:
+    """The percentile interval that holds the middle 95 % of values [B].
 
     NaN, a resample in which there was nothing to measure, is left out; NaN where that is all.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level!r}; allowed: between 0 and 1")
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    known = values[~values.isnan()].double()
-    low, high = known.quantile(ends).tolist() if len(known) else (math.nan, math.nan)
+    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    low, high = values.double().nanquantile(ends).tolist()
     return low, high
 
 
@@ -244,10 +225,7 @@ def equal_parts(values: Tensor, parts: int) -> Tensor:
 
     Parts differ by one member at most; of equal values the earlier stand lower.
     """
-    if parts < 1:
-        raise ValueError(f"parts are {parts!r}; allowed: 1 or more")
-    ranks = torch.empty(len(values), dtype=torch.int64)
-    ranks[values.argsort(stable=True)] = torch.arange(len(values))
+    ranks = values.argsort(stable=True).argsort()
     return ranks * parts // max(len(values), 1)
 
 

@@ -13,6 +13,8 @@ from pixalign.bench.metrics import interval
 from pixalign.bench.store import ImageRow
 
 DRAWS = 400  # resamples of images that an interval rests on, at most
+_MULTIPLES = ("frequency", "area", "activation")  # are compared by their logarithms
+_LOWEST = {"smallest": "area", "rarest": "frequency", "most hidden": "visible"}
 
 
 def correlations(
@@ -23,15 +25,17 @@ def correlations(
     The ELBO is the loss: positive means a worse explanation. ``ious`` [R] are the baseline's, of
     the background too. Intervals resample images by weights [B, images].
     """
-    if ious is None or not all(image.elbo for image in images if image.labels):
+    known = _known([image for image in images if image.labels], header)
+    if ious is None or "elbo" not in known:
         return None
-    pairs = _columns(images, header["counts"], header["classes"])
-    owner = np.array([n for n, image in enumerate(images) for _ in image.labels], dtype=np.int64)
     rows = torch.tensor([place > 0 for i in images for place in range(len(i.labels) + 1)])
+    pairs = {name: np.array([x for each in values for x in each]) for name, values in known.items()}
+    pairs |= {name: np.log(pairs[name].clip(1e-12)) for name in _MULTIPLES if name in pairs}
     pairs["iou"] = ious[rows].numpy()
-    means = np.maximum(np.bincount(owner, minlength=len(images)), 1)
+    owner = np.array([n for n, image in enumerate(images) for _ in image.labels], dtype=np.int64)
+    members = np.maximum(np.bincount(owner, minlength=len(images)), 1)
     within = {
-        name: values - (np.bincount(owner, values, len(images)) / means)[owner]
+        name: values - (np.bincount(owner, values, len(images)) / members)[owner]
         for name, values in pairs.items()
     }
     others = [name for name in within if name not in ("elbo", "iou")]
@@ -40,24 +44,17 @@ def correlations(
     return {f"{a}~{b}": _interval(within[a], within[b], often) for a, b in tests}
 
 
-def _columns(
-    images: Sequence[ImageRow], counts: Mapping[str, float] | None, classes: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """What is known of every pair; multiples count for frequency, area and activation."""
-    shown = [image for image in images if image.labels]
-    values = {"elbo": [x for image in shown for x in image.elbo or ()]}
-    if counts is not None:
-        values["frequency"] = [
-            float(np.log(max(counts[classes[label]], 1e-12)))
-            for image in shown
-            for label in image.labels
-        ]
-    values["area"] = [float(np.log(x)) for image in shown for x in image.area]
-    if all(image.visible for image in shown):
-        values["visible"] = [x for image in shown for x in image.visible or ()]
-    if all(image.activation for image in shown):
-        values["activation"] = [float(np.log(x)) for i in shown for x in i.activation or ()]
-    return {name: np.array(column) for name, column in values.items()}
+def _known(images: Sequence[ImageRow], header: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What is known of the classes of all images with any: by name, image and class."""
+    counts, classes = header["counts"], header["classes"]
+    values: dict[str, list[Any]] = {
+        "elbo": [image.elbo for image in images],
+        "frequency": [counts and [counts[classes[x]] for x in image.labels] for image in images],
+        "area": [image.area for image in images],
+        "visible": [image.visible for image in images],
+        "activation": [image.activation for image in images],
+    }
+    return {name: column for name, column in values.items() if all(column)}
 
 
 def _interval(a: np.ndarray, b: np.ndarray, often: np.ndarray) -> list[float]:
@@ -67,10 +64,9 @@ def _interval(a: np.ndarray, b: np.ndarray, often: np.ndarray) -> list[float]:
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
     """The correlation of ranks; ties share their mean rank; 0 where either is constant."""
-    ranks = [_ranks(values) for values in (a, b)]
-    centred = [rank - rank.mean() for rank in ranks] if len(a) else ranks
-    scale = np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum())
-    return float((centred[0] * centred[1]).sum() / scale) if scale > 0 else 0.0
+    first, second = (_ranks(values) - (len(values) + 1) / 2 for values in (a, b))
+    scale = np.sqrt((first @ first) * (second @ second))
+    return float(first @ second / scale) if scale > 0 else 0.0
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -90,15 +86,11 @@ def highest_loss(images: Sequence[ImageRow], header: Mapping[str, Any]) -> dict[
     if not shown:
         return None
     weak = [int(np.argmax(image.elbo or ())) for image in shown]
-    measures: dict[str, list[Sequence[float]]] = {"smallest": [image.area for image in shown]}
-    counts, classes = header["counts"], header["classes"]
-    if counts is not None:
-        measures["rarest"] = [[counts[classes[x]] for x in image.labels] for image in shown]
-    if all(image.visible for image in shown):
-        measures["most hidden"] = [image.visible or () for image in shown]
+    known = _known(shown, header)
     found: dict[str, Any] = {
-        name: _percent([w == int(np.argmin(x)) for w, x in zip(weak, values, strict=True)])
-        for name, values in measures.items()
+        title: _percent([w == int(np.argmin(x)) for w, x in zip(weak, known[name], strict=True)])
+        for title, name in _LOWEST.items()
+        if name in known
     }
     found["chance"] = _percent([1 / len(image.labels) for image in shown])
     targets: dict[str, list[bool]] = {}

@@ -8,18 +8,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from pixalign.bench.metrics import THRESHOLDS
+from pixalign.bench.tables import Point, Result, point
 from pixalign.methods import METHODS
-
-Result = Mapping[str, Any]  # a result.json
-Point = Sequence[float | None]  # a value, and its interval's low and high end
 
 LINE_COLOURS = (
     "#777777", "#0b6e4f", "#c8553d", "#3366aa", "#b8860b", "#7b4fa3", "#2a9d9d", "#a0496b",
 )  # fmt: skip
-_DPI = 110
-_SIZE = (6.4, 3.8)
 _COLLECTED = ("collect_range", "collect_timesteps", "elbo_timesteps", "elbo_weighting")
-_LEGEND = {"fontsize": 8, "frameon": False}
+# Title, what is shown and the axis, by the field in which rows differ.
+_SWEEPS = {
+    "gamma": (
+        "By strength", "mIoU over the strength of calibration", "1/γ (1: nothing is calibrated)"
+    ),
+    "elbo_steps": (
+        "By ELBO steps", "mIoU over the number of ELBO steps", "timesteps of the ELBO"
+    ),
+}  # fmt: skip
+# Title, what is shown and the axes' labels, by the kind of group.
+_COMPARED = {
+    "area": (
+        "By area", "IoU by the class's share of the picture", "IoU of a pair, %",
+        "the class's share of the picture, %: tenths of all (image, class) pairs",
+    ),
+    "frequency": ("By frequency", "mIoU by how often training showed the class", "mIoU, %", ""),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,12 +48,10 @@ def plots(result: Result) -> list[Plot]:
     if not result["rows"]:
         return []
     made = [
-        _sweep(result, "gamma"),
-        _sweep(result, "elbo_steps"),
+        *(_sweep(result, field) for field in _SWEEPS),
         _curves(result),
         effects(result) if len(result["rows"]) > len(LINE_COLOURS) else None,
-        _compared(result, "area"),
-        _compared(result, "frequency"),
+        *(_compared(result, kind) for kind in _COMPARED),
         dials(result),
     ]
     return [plot for plot in made if plot is not None]
@@ -54,7 +64,7 @@ def effects(result: Result, names: Mapping[str, str] | None = None) -> Plot:
     """
     rows = result["rows"]
     shown = names or {name: name for name, row in rows.items() if row["effect"]["oracle"]}
-    figure, axes = _figure(figsize=(7.5, 1 + 0.28 * len(shown)))
+    figure, axes = _figure(size=(7.5, 1 + 0.28 * len(shown)))
     for height, name in enumerate(shown):
         value, low, high = rows[name]["effect"]["oracle"]
         colour = LINE_COLOURS[2] if rows[name]["supervised"] else LINE_COLOURS[1]
@@ -65,13 +75,13 @@ def effects(result: Result, names: Mapping[str, str] | None = None) -> Plot:
     axes.set_yticks(range(len(shown)), marked)
     axes.invert_yaxis()
     axes.set_xlabel("mIoU minus the baseline, points (95 % interval over images)")
-    axes.grid(axis="x", alpha=0.3)
-    return _finished(figure, "Effects", "Each row's mIoU minus its baseline's")
+    alt = "Each row's mIoU minus its baseline's"
+    return _finished(figure, "Effects", alt, grid="x", legends=0)
 
 
 def strengths(results: Mapping[str, Result]) -> Plot:
     """What exponents of growing strength do to mIoU: a panel for each result, by its title."""
-    figure, grid = _figure(1, len(results), figsize=(4 * len(results), 3.6), squeeze=False)
+    figure, grid = _figure(1, len(results), size=(4 * len(results), 3.6), squeeze=False)
     for axes, (title, result) in zip(grid[0], results.items(), strict=True):
         for (label, points), colour in zip(_by_strength(result), LINE_COLOURS[1:], strict=False):
             _line(axes, points, label, colour, ms=3)
@@ -79,29 +89,24 @@ def strengths(results: Mapping[str, Result]) -> Plot:
         axes.axhline(0, color="black", lw=0.8)
         axes.set_title(f"{title}: {result['baseline']} {base:.1f}\n({result['done']} images)")
         axes.set_xlabel("strength")
-        axes.grid(alpha=0.3)
     grid[0][0].set_ylabel(f"mIoU minus {result['baseline']}, points")
-    grid[0][0].legend(**_LEGEND)
     return _finished(figure, "By strength", "mIoU over the strength of the exponents")
 
 
 def _by_strength(result: Result) -> list[tuple[str, dict[float, Point]]]:
     """Effects by strength of the rows that differ in it alone: by the ELBO, centred, constant."""
     own = next(row["config"] for row in result["rows"].values() if row["scores"] is None)
-    kinds: dict[str, dict[float, Point]] = {
-        "by the ELBO, centred": {}, "by the ELBO, 1/γ": {}, "the same for all classes": {}
-    }  # fmt: skip
+    kinds: list[dict[float, Point]] = [{1.0: (0.0, 0.0, 0.0)} for _ in range(3)]
+    centred, plain, constant = kinds
     for row in result["rows"].values():
         config, effect = row["config"], row["effect"]["oracle"]
         by_rule = row["exponents"] == "elbo" and config["calibrate"] != "none"
-        strange = not (by_rule and METHODS[row["method"]].separable) or effect is None
-        if strange or any(config[key] != own[key] for key in _COLLECTED):
-            continue
-        kind = "the same for all classes" if row["scores"] else "by the ELBO, 1/γ"
-        kind = "by the ELBO, centred" if config["centred"] and not row["scores"] else kind
-        kinds[kind][round(1 / (row["scores"] or config["gamma"]), 6)] = effect
-    nothing = {1.0: (0.0, 0.0, 0.0)}
-    return [(kind, dict(sorted((nothing | points).items()))) for kind, points in kinds.items()]
+        alike = all(config[key] == own[key] for key in _COLLECTED)
+        if effect and by_rule and alike and METHODS[row["method"]].separable:
+            kind = constant if row["scores"] else centred if config["centred"] else plain
+            kind[round(1 / (row["scores"] or config["gamma"]), 6)] = effect
+    labels = ("by the ELBO, centred", "by the ELBO, 1/γ", "the same for all classes")
+    return [(x, dict(sorted(points.items()))) for x, points in zip(labels, kinds, strict=True)]
 
 
 def groups(result: Result, names: Sequence[str]) -> Plot:
@@ -111,73 +116,65 @@ def groups(result: Result, names: Sequence[str]) -> Plot:
         "area": "by share of the picture, %", "visible": "by visible share, %",
         "frequency": "by training frequency",
     }  # fmt: skip
-    figure, axes = _figure(1, 3, figsize=(13, 3.8), width_ratios=(10, 5, 4))
+    figure, axes = _figure(1, 3, size=(13, 3.8), width_ratios=(10, 5, 4))
     for plot, (kind, title) in zip(axes, kinds.items(), strict=True):
         known = _entries(rows[result["baseline"]], kind)
         labels = [
             f"{100 * one['from']:.3g}–{100 * one['to']:.3g}" if "from" in one else label
             for label, one in known.items()
         ]
-        values = [_point(one)[0] for one in known.values()]
+        values = [point(one)[0] for one in known.values()]
         ticks = [f"{x}\n({value:.0f})" for x, value in zip(labels, values, strict=True)]
         shown = {name: [x["effect"] for x in _entries(rows[name], kind).values()] for name in names}
         plot.axhline(0, color="black", lw=0.8)
         _dots(plot, shown, LINE_COLOURS[1:], ticks)
         plot.set_title(title, fontsize=10)
     axes[0].set_ylabel(f"IoU minus {result['baseline']}, points")
-    return _finished(figure, "By group", "Differences by area, visible share and frequency")
+    alt = "Differences by area, visible share and frequency"
+    return _finished(figure, "By group", alt, grid="y", legends=3)
 
 
 def dials(result: Result) -> Plot | None:
     """The changed class's IoU as each dial is turned; "base=0" is level 0 of all."""
     levels = next(iter(result["rows"].values()))["groups"] or {}
-    turns = [level.split("=") for level in levels]
-    parsed = [(dial, float(level), f"{dial}={level}") for dial, level in turns]
+    turns = [(group, *group.split("=")) for group in levels]
+    parsed = [(dial, float(level), group) for group, dial, level in turns]
     dials = list(dict.fromkeys(dial for dial, level, _ in parsed if level > 0))
     if not dials:
         return None
     wide, tall = min(len(dials), 2), (len(dials) + 1) // 2
     size = (3.2 * wide, 2.6 * tall)
-    figure, grid = _figure(tall, wide, figsize=size, sharey=True, squeeze=False)
+    figure, grid = _figure(tall, wide, size=size, sharey=True, squeeze=False)
     for spare in grid.flat[len(dials) :]:
         spare.remove()
     for axes, dial in zip(grid.flat, dials, strict=False):
         turned = [(x, group) for own, x, group in parsed if own == dial or x == 0]
         for (name, row), colour in zip(result["rows"].items(), _colours(result), strict=True):
-            _line(axes, {x: _point(row["groups"][group]) for x, group in turned}, name, colour)
+            _line(axes, {x: point(row["groups"][group]) for x, group in turned}, name, colour)
         axes.set_title(dial, fontsize=10)
-        axes.grid(alpha=0.3)
     for axes in grid[:, 0]:
         axes.set_ylabel("IoU, %")
-    grid[0][0].legend(**_LEGEND)
     return _finished(figure, "By dial", "IoU of the changed class as each dial is turned")
 
 
 def _curves(result: Result) -> Plot:
     """mIoU over the threshold, a line for each row."""
-    figure, axes = _figure(figsize=_SIZE)
+    figure, axes = _figure()
     for (name, row), colour in zip(result["rows"].items(), _colours(result), strict=True):
         values = [float("nan") if value is None else value for value in row["curve"]]
         axes.plot(THRESHOLDS, values, color=colour, label=name, lw=1.6)
         best, fixed = row["oracle"], row["fixed"]
         axes.plot(best["threshold"], best["miou"], "o", color=colour, ms=5)
         axes.plot(fixed["threshold"], fixed["miou"], "s", mfc="white", color=colour, ms=5)
-    axes.set_xlim(0, 1)
-    axes.grid(alpha=0.3)
-    axes.legend(**_LEGEND)
-    axes.set_xlabel("threshold (● the best, □ the one fixed in advance)")
-    axes.set_ylabel("mIoU, %")
+    label = "threshold (● the best, □ the one fixed in advance)"
+    axes.set(xlim=(0, 1), xlabel=label, ylabel="mIoU, %")
     return _finished(figure, "By threshold", "mIoU of each row at every threshold")
 
 
 def _colours(result: Result) -> list[Any]:
     """The baseline grey, the others in order; shades of one colour where rows are many."""
     names = list(result["rows"])
-    if (
-        len(names) > len(LINE_COLOURS)
-        or _varying(result, "gamma")
-        or _varying(result, "elbo_steps")
-    ):
+    if len(names) > len(LINE_COLOURS) or any(_varying(result, field) for field in _SWEEPS):
         import matplotlib
 
         shades = matplotlib.colormaps["viridis"]
@@ -203,26 +200,15 @@ def _sweep(result: Result, field: str) -> Plot | None:
     values = _varying(result, field)
     if values is None:
         return None
-    by_gamma = field == "gamma"
-    places = {name: 1 / value if by_gamma else value for name, value in values.items()}
-    names = sorted(places, key=lambda name: places[name])
-    figure, axes = _figure(figsize=_SIZE)
-    kinds = (
-        ("oracle", "best threshold", LINE_COLOURS[1]),
-        ("fixed", "fixed threshold", LINE_COLOURS[3]),
-    )
-    for kind, label, colour in kinds:
-        figures = {places[name]: result["rows"][name][kind] for name in names}
-        ends = ("miou", "miou_low", "miou_high")
-        _line(axes, {x: [row[end] for end in ends] for x, row in figures.items()}, label, colour)
-    axes.set_xticks(list(figures), [f"{x:g}" for x in figures])
-    axes.set_xlabel("1/γ (1: nothing is calibrated)" if by_gamma else "timesteps of the ELBO")
-    axes.set_ylabel("mIoU, %")
-    axes.grid(alpha=0.3)
-    axes.legend(**_LEGEND)
-    if by_gamma:
-        return _finished(figure, "By strength", "mIoU over the strength of calibration")
-    return _finished(figure, "By ELBO steps", "mIoU over the number of ELBO steps")
+    title, alt, label = _SWEEPS[field]
+    places = {1 / x if field == "gamma" else x: result["rows"][name] for name, x in values.items()}
+    figure, axes = _figure()
+    for kind, words, colour in (("oracle", "best", 1), ("fixed", "fixed", 3)):
+        points = {x: point(places[x][kind]) for x in sorted(places)}
+        _line(axes, points, f"{words} threshold", LINE_COLOURS[colour])
+    axes.set_xticks(list(points), [f"{x:g}" for x in points])
+    axes.set(xlabel=label, ylabel="mIoU, %")
+    return _finished(figure, title, alt)
 
 
 def _compared(result: Result, kind: str) -> Plot | None:
@@ -233,37 +219,28 @@ def _compared(result: Result, kind: str) -> Plot | None:
     rows, focus = result["rows"], result["focus"]
     baseline = rows[focus]["baseline"]
     others = [focus] if baseline != focus else [name for name in rows if name != focus][-1:]
-    names = [name for name in (baseline, *others) if name in rows]
-    known = _entries(rows[names[0]], kind)
+    shown = {name: _entries(rows[name], kind) for name in (baseline, *others) if name in rows}
+    known = next(iter(shown.values()))
     if not known:
         return None
-    figure, axes = _figure(figsize=_SIZE)
-    shown = {name: list(map(_point, _entries(rows[name], kind).values())) for name in names}
-    by_area = kind == "area"
+    figure, axes = _figure()
     ticks = [
         f"{100 * one['from']:.1f}–{100 * one['to']:.1f}"
-        if by_area
+        if kind == "area"
         else f"{name}\n({one['classes']} classes)"
         for name, one in known.items()
     ]
-    _dots(axes, shown, [LINE_COLOURS[name != baseline] for name in names], ticks)
-    if not by_area:
-        axes.set_ylabel("mIoU, %")
-        words = "mIoU by how often training showed the class"
-        return _finished(figure, "By frequency", words)
-    axes.set_xlabel("the class's share of the picture, %: tenths of all (image, class) pairs")
-    axes.set_ylabel("IoU of a pair, %")
-    return _finished(figure, "By area", "IoU by the class's share of the picture")
+    points = {name: list(map(point, entries.values())) for name, entries in shown.items()}
+    _dots(axes, points, [LINE_COLOURS[name != baseline] for name in shown], ticks)
+    title, alt, above, below = _COMPARED[kind]
+    axes.set(ylabel=above, xlabel=below)
+    return _finished(figure, title, alt, grid="y")
 
 
 def _entries(row: Result, kind: str) -> dict[str, Result]:
     """A row's groups of a kind, by name or number."""
     found = row[kind] or {}
     return found if isinstance(found, dict) else {str(n): one for n, one in enumerate(found)}
-
-
-def _point(entry: Result) -> Point:
-    return [entry.get("iou", entry.get("miou")), entry["low"], entry["high"]]
 
 
 def _line(axes: Any, points: Mapping[float, Point], label: str, colour: Any, ms: int = 4) -> None:
@@ -287,32 +264,29 @@ def _dots(
     tilt = {"rotation": 40, "ha": "right"} if len(ticks) > 5 else {}
     axes.set_xticks(range(len(ticks)), ticks, fontsize=8, **tilt)
     axes.set_xlim(-0.5, len(ticks) - 0.5)
-    axes.grid(axis="y", alpha=0.3)
-    axes.legend(**_LEGEND)
 
 
-def _figure(*grid: int, **options: Any) -> Any:
+def _figure(*grid: int, size: tuple[float, float] = (6.4, 3.8), **options: Any) -> Any:
     """matplotlib's figure and axes."""
     try:
-        import matplotlib
+        from matplotlib import figure as figures
     except ImportError as error:
         raise ValueError(
             'plots need matplotlib; install it: pip install "pixalign[bench]"'
         ) from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(*grid, **options)
+    figure = figures.Figure(figsize=size)
+    return figure, figure.subplots(*grid, **options)
 
 
-def _finished(figure: Any, title: str, alt: str) -> Plot:
-    import matplotlib.pyplot as plt
-
+def _finished(figure: Any, title: str, alt: str, grid: str = "both", legends: int = 1) -> Plot:
+    """The plot, with lines across both axes or one, and legends in the first so many panels."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis=grid, alpha=0.3)
+    for axes in figure.axes[:legends]:
+        axes.legend(fontsize=8, frameon=False)
     figure.tight_layout()
     file = io.BytesIO()
     # The same bytes on every machine with these versions: no software tag.
-    figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": None})
-    plt.close(figure)
+    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
     return Plot(title, alt, file.getvalue())

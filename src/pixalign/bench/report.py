@@ -1,4 +1,4 @@
-"""report.html and tables.md of a folder of runs."""
+"""What results become: report.html and tables.md of a folder of runs, and docs/benchmark.md."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from pixalign.bench.examples import FOLDER as PICTURES
 from pixalign.bench.examples import LIST
 from pixalign.bench.plots import plots
-from pixalign.bench.result_grid import Result, result_grids
-from pixalign.bench.store import Run, find_runs
-from pixalign.bench.summary import write_result
+from pixalign.bench.store import RESULT, find_runs
+from pixalign.bench.summary import read_result, write_result
 from pixalign.bench.tables import (
+    NOTHING,
+    Result,
     format_points,
     markdown_page,
+    result_grids,
     result_tables,
     signed,
     warnings,
@@ -26,9 +26,7 @@ from pixalign.bench.tables import (
 from pixalign.config import PRESETS, AlignConfig
 from pixalign.core.files import make_folder, write_text
 from pixalign.pictures.pages import data_uri, environment
-from pixalign.pictures.saving import encoded
-
-PAGE, TABLES = "report.html", "tables.md"
+from pixalign.pictures.reading import read_image
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
@@ -44,38 +42,39 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     runs = find_runs(folder)
     where = folder if out is None else make_folder(out)
     results = [write_result(run) for run in runs]
-    shown = {_identity(x): _run_part(x, run) for x, run in zip(results, runs, strict=True)}
+    shown = {
+        (result["spec"], result["model"]["name"], result["dataset"]): _run_part(result, run.folder)
+        for result, run in zip(results, runs, strict=True)
+    }
     parts = [
         {
             "grid": grid,
             "tables": result_tables(grid),
-            "runs": [
-                shown[_identity(grid.results[model, dataset])]
-                for model in grid.models
-                for dataset in grid.datasets
-                if (model, dataset) in grid.results
-            ],
+            "runs": [shown[grid.any["spec"], *place] for place in grid.results],
         }
         for grid in result_grids(results)
     ]
-    text = f"# Benchmark\n\n{markdown_page(results)}"
-    write_text(where / TABLES, text)
+    write_text(where / "tables.md", f"# Benchmark\n\n{markdown_page(results)}")
     source = resources.files("pixalign.bench").joinpath("report.html.j2").read_text("utf-8")
-    templates = environment(html=True, uri=data_uri, duration=duration)
-    return write_text(where / PAGE, templates.from_string(source).render(parts=parts))
+    template = environment(html=True, uri=data_uri, duration=duration).from_string(source)
+    return write_text(where / "report.html", template.render(parts=parts))
 
 
-def _identity(result: Result) -> tuple[str, str, str]:
-    return result["spec"], result["model"]["name"], result["dataset"]
+def render_benchmark(results: Path, template: Path) -> str:
+    """docs/benchmark.md as text, with the tables of ``results``/*/result.json, if there are any."""
+    found = [read_result(path) for path in sorted(results.glob(f"*/{RESULT}"))]
+    page = environment(html=False).from_string(template.read_text(encoding="utf-8"))
+    tables = markdown_page(found, level=3).rstrip()
+    return page.render(results=found, tables=tables, warnings=warnings)
 
 
-def _run_part(result: Result, run: Run) -> dict[str, Any]:
+def _run_part(result: Result, folder: Path) -> dict[str, Any]:
     """What the page shows of one run."""
     return {
         "result": result,
         "warnings": warnings(result),
         "plots": plots(result),
-        "pictures": _pictures(run.folder / PICTURES),
+        "pictures": _pictures(folder / PICTURES),
         "configs": {
             name: describe_config(row["config"], result["model"])
             for name, row in result["rows"].items()
@@ -85,62 +84,52 @@ def _run_part(result: Result, run: Run) -> dict[str, Any]:
 
 
 def _pictures(folder: Path) -> list[dict[str, Any]]:
-    """The pictures that pictures.json lists, best first, as JPEG; none without that file."""
+    """What pictures.json lists, and the pictures themselves; none without that file."""
     path = folder / LIST
     if not path.is_file():
         return []
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
-        found = [
+        return [
             {key: record[key] for key in ("kind", "key", "miou", "classes")}
-            | {"data": _jpeg(folder / record["file"])}
+            | {"picture": read_image(folder / record["file"])}
             for record in records
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}") from error
-    return sorted(found, key=lambda picture: str(picture["kind"]))
-
-
-def _jpeg(path: Path) -> bytes:
-    """A picture at a third of its PNG's size or less."""
-    with Image.open(path) as image:
-        return encoded(image.convert("RGB"), "jpeg")
 
 
 def describe_config(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     """The preset that is nearest on this model, and what differs: "default, gamma = 0.5"."""
-    nearest: tuple[str, dict[str, Any]] | None = None
+    changes = {}
     for name in PRESETS:
         preset = AlignConfig.preset(name).resolved(model["family"], model["settings"]).to_dict()
         plain = json.loads(json.dumps(preset))
-        differs = {key: value for key, value in config.items() if plain.get(key) != value}
-        if nearest is None or len(differs) < len(nearest[1]):
-            nearest = name, differs
-    assert nearest is not None
-    return ", ".join([nearest[0], *(f"{key} = {_short(x)}" for key, x in nearest[1].items())])
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
+        changes[name] = {key: value for key, value in config.items() if plain.get(key) != value}
+    nearest = min(changes, key=lambda name: len(changes[name]))
+    texts = {
+        key: f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
+        for key, value in changes[nearest].items()
+    }
+    return ", ".join([nearest, *(f"{key} = {text}" for key, text in texts.items())])
 
 
 def _classes(result: Result) -> list[tuple[str, ...]]:
     """Name, IoU of the baseline, IoU of the row to look at, difference; largest gain first."""
-    if result["focus"] is None:
+    rows, focus = result["rows"], result["focus"]
+    if focus is None:
         return []
-    after = result["rows"][result["focus"]]
-    base = after["baseline"] if after["baseline"] != result["focus"] else None
-    before = result["rows"].get(base, {}).get("classes", {})
-    changes = {name: iou - before[name] for name, iou in after["classes"].items() if name in before}
-    order = sorted(after["classes"], key=lambda name: (-changes.get(name, 0), name))
+    after, base = rows[focus]["classes"], rows[focus]["baseline"]
+    before = rows[base]["classes"] if base != focus and base in rows else {}
+    changes = {name: iou - before[name] for name, iou in after.items() if name in before}
     return [
         (
             name,
             format_points(before.get(name)),
-            format_points(after["classes"][name]),
-            signed(changes[name]) if name in changes else "–",
+            format_points(after[name]),
+            signed(changes[name]) if name in changes else NOTHING,
         )
-        for name in order
+        for name in sorted(after, key=lambda name: (-changes.get(name, 0), name))
     ]
 
 
@@ -149,6 +138,4 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pixalign.bench.datasets import Dataset
 from pixalign.bench.measuring import Bench, Subject
-from pixalign.bench.spec import Spec, SpecRow, paper_model_name
+from pixalign.bench.spec import Spec, paper_model_name
 from pixalign.bench.store import Run, writing
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
@@ -21,36 +21,25 @@ from pixalign.core.provenance import device_name, versions
 from pixalign.methods import METHODS
 
 PATIENCE = timedelta(days=7)  # how long a process that is done waits for the others
-_OF_SPEC = ("label", "title", "columns", "baseline", "extends")
-_OF_ROWS = ("name", "method", "baseline", "scores", "exponents", "options", "supervised")
 CHUNK = 8  # images that are measured together; the results depend on it by rounding only
+_OF_SPEC = {"label", "title", "columns", "baseline", "extends", "notes"}
+_OF_ROWS = {"name", "method", "baseline", "scores", "exponents", "options"}
 
 
-@dataclass(frozen=True)
-class Processes:
-    """This process among those that share a run."""
+class OneProcess:
+    """The only process of a run, with what is asked of accelerate's state where there are more."""
 
-    index: int = 0
-    count: int = 1
-    state: Any = None  # accelerate's, where there are several
+    process_index, num_processes, is_main_process = 0, 1, True
 
-    @classmethod
-    def here(cls, cpu: bool) -> Processes:
-        """As `accelerate launch` has started this one, or alone."""
-        from accelerate import PartialState
+    def wait_for_everyone(self) -> None:
+        """Nobody else is there."""
 
-        state = PartialState(cpu=cpu, timeout=PATIENCE)
-        return cls(state.process_index, state.num_processes, state)
 
-    @property
-    def first(self) -> bool:
-        """Whether this process does what is done once."""
-        return self.index == 0
+def launched_process(cpu: bool) -> Any:
+    """This process among those that `accelerate launch` started, or alone: accelerate's state."""
+    from accelerate import PartialState
 
-    def wait(self) -> None:
-        """Until all processes are here."""
-        if self.count > 1:
-            self.state.wait_for_everyone()
+    return PartialState(cpu=cpu, timeout=PATIENCE)
 
 
 def run(
@@ -62,38 +51,48 @@ def run(
     limit: int | None = None,
     seed: int = 0,
     counts: Mapping[str, float] | None = None,
-    processes: Processes | None = None,
+    process: Any = None,
     show: bool = True,
 ) -> Run:
     """Every row of a spec on every image of a dataset, in ``out/SPEC--DATASET--MODEL``.
 
     What is finished is kept as it is; so the same call goes on where an earlier one stopped. Each
-    image draws its noise by ``seed`` and its key. A run with other settings is refused.
+    image draws its noise by ``seed`` and its key. A run with other settings is refused. Rows whose
+    method does not know the model's kind of attention are missing. ``process`` is this one among
+    several: a `launched_process`.
     """
-    ours = processes or Processes()
-    bench = Bench(_readable(spec, model), model)
-    label = paper_model_name(model.name) or folder_name(Path(model.name).name)
-    folder = out / f"{spec.name}--{dataset.name}--{folder_name(label)}"
+    ours = process or OneProcess()
+    rows = [row for row in spec.rows if METHODS[row.method].reads(model.backbone)]
+    if not rows:
+        methods = ", ".join(sorted({row.method for row in spec.rows}))
+        raise ValueError(
+            f"spec {spec.name!r} has no row that can be run on this {model.backbone.family} model; "
+            f"its methods are {methods}"
+        )
+    bench = Bench(rows, model)
     known = counts if counts is not None else dataset.counts()
+    if known is not None:
+        check_counts(dataset.classes, known)
     asked = {"limit": limit, "seed": seed, "counts": None if known is None else dict(known)}
-    header = {**_header(spec, dataset, bench, label), **asked}
-    with writing(folder) if ours.first else nullcontext():  # the first process does so for all
-        if ours.first:
+    header = _header(spec, dataset, bench) | asked
+    folder = out / f"{spec.name}--{dataset.name}--{header['model']['name']}"
+    with writing(folder) if ours.is_main_process else nullcontext():  # the first does so for all
+        if ours.is_main_process:
             Run.start(folder, header)
-        ours.wait()
+        ours.wait_for_everyone()
         run = Run.start(folder, header)
         done = run.done()
-        ours.wait()  # nobody writes before everybody has read
+        ours.wait_for_everyone()  # nobody writes before everybody has read
         _fill(run, done, bench, dataset, ours, show)
-        ours.wait()
-        if ours.first:
+        ours.wait_for_everyone()
+        if ours.is_main_process:
             run.merge()
-        ours.wait()
+        ours.wait_for_everyone()
     return run
 
 
 def _fill(
-    run: Run, done: set[int], bench: Bench, dataset: Dataset, processes: Processes, show: bool
+    run: Run, done: set[int], bench: Bench, dataset: Dataset, process: Any, show: bool
 ) -> None:
     """Measure this process's part of the images that are not done.
 
@@ -101,46 +100,26 @@ def _fill(
     """
     chunks = [range(len(dataset))[first : first + CHUNK] for first in range(0, len(dataset), CHUNK)]
     todo = [chunk for chunk in chunks if not done.issuperset(chunk)]
-    part = todo[processes.index :: processes.count]
-    title = f"{run.header['spec']} on {dataset.name}"
+    part = todo[process.process_index :: process.num_processes]
+    title, seed = f"{run.header['spec']} on {dataset.name}", run.header["seed"]
     with Progress(sum(map(len, part)), title, show, "image") as progress:
         for chunk in part:
             started = time.perf_counter()
-            seed = run.header["seed"]
-            measured, spent = bench.measure(
-                [Subject(dataset[i], i, dataset.classes, seed) for i in chunk]
-            )
+            subjects = [Subject(dataset[i], i, dataset.classes, seed) for i in chunk]
+            measured, spent = bench.measure(subjects)
             fresh = [row for row in measured if row.index not in done]
-            run.append(fresh, time.perf_counter() - started, spent, processes.index)
+            run.append(fresh, time.perf_counter() - started, spent, process.process_index)
             progress.advance(len(chunk))
 
 
-def _readable(spec: Spec, model: AlignmentModel) -> list[SpecRow]:
-    """The rows whose method knows the model's kind of attention; the others are missing."""
-    backbone = model.backbone
-    rows = [row for row in spec.rows if METHODS[row.method].reads(backbone)]
-    if not rows:
-        methods = ", ".join(sorted({row.method for row in spec.rows}))
-        raise ValueError(
-            f"spec {spec.name!r} has no row that can be run on this {backbone.family} model; its "
-            f"methods are {methods}"
-        )
-    return rows
-
-
-def folder_name(text: str) -> str:
-    """A text as part of a folder's name."""
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text).strip("-") or "model"
-
-
-def _header(spec: Spec, dataset: Dataset, bench: Bench, label: str) -> dict[str, Any]:
+def _header(spec: Spec, dataset: Dataset, bench: Bench) -> dict[str, Any]:
     backbone, model = bench.backbone, bench.model
-    rows = [row.row for row in bench.rows]
+    plain = re.sub(r"[^\w.-]", "-", Path(model.name).name).strip("-")
+    run = [row.name for row in bench.rows]
     return {
         "spec": spec.name,
         "digest": spec.digest(),
-        **{key: getattr(spec, key) for key in _OF_SPEC},
-        "notes": list(spec.notes),
+        **spec.model_dump(include=_OF_SPEC),
         "dataset": dataset.name,
         "split": dataset.split,
         "images": len(dataset),
@@ -148,7 +127,7 @@ def _header(spec: Spec, dataset: Dataset, bench: Bench, label: str) -> dict[str,
         "pictures": dataset.digest(),
         "classes": list(dataset.classes),
         "model": {
-            "name": label,
+            "name": paper_model_name(model.name) or plain or "model",
             "id": model.name,
             "family": backbone.family,
             "objective": backbone.objective,
@@ -156,10 +135,11 @@ def _header(spec: Spec, dataset: Dataset, bench: Bench, label: str) -> dict[str,
             "settings": dict(model.settings),
         },
         "rows": [
-            {key: getattr(row.row, key) for key in _OF_ROWS} | {"config": row.config.to_dict()}
-            for row in bench.rows
+            measured.row.model_dump(include=_OF_ROWS)
+            | {"supervised": measured.row.supervised, "config": measured.config.to_dict()}
+            for measured in bench.rows
         ],
-        "missing": [row.name for row in spec.rows if row not in rows],
+        "missing": [row.name for row in spec.rows if row.name not in run],
         "device": device_name(backbone.device),
         "versions": versions(),
         "git": git_hash(),
@@ -168,10 +148,11 @@ def _header(spec: Spec, dataset: Dataset, bench: Bench, label: str) -> dict[str,
 
 def git_hash() -> str | None:
     """The commit of the checkout that this package is run from, or None outside of one."""
-    here = Path(__file__).parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        said = subprocess.run(
+            [*command, "--abbrev=12"], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip() or None

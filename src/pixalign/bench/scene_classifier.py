@@ -90,10 +90,8 @@ class _Merge(nn.Module):
 
 def load_classifier(folder: Path, device: str) -> SceneClassifier:
     """The classifier that `save_classifier` wrote, in float32."""
-    config = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
-    model = SceneClassifier(**config)
-    weights = load_file(folder / "classifier.safetensors")
-    model.load_state_dict({k: v.float() for k, v in weights.items()})
+    model = SceneClassifier(**json.loads((folder / "classifier.json").read_text("utf-8")))
+    model.load_state_dict(load_file(folder / "classifier.safetensors"))
     return model.to(device).eval()
 
 
@@ -117,7 +115,7 @@ def presence(class_logits: Tensor) -> Tensor:
 
     The mean probability of the HIGHEST cells; one from PRESENT on is found.
     """
-    likely = _probabilities(class_logits)[:, 1:].flatten(2)
+    likely = class_logits.float().softmax(1)[:, 1:].flatten(2)
     return likely.topk(min(HIGHEST, likely.shape[2]), dim=2).values.mean(2)
 
 
@@ -132,7 +130,7 @@ def colour_of(class_logits: Tensor, colour_logits: Tensor, labels: Tensor) -> Te
     Logits of colours count as much as the class is probable in their cells.
     """
     scenes = torch.arange(len(labels), device=labels.device)
-    weights = _probabilities(class_logits)[scenes, 1 + labels]  # [B, h, w]
+    weights = class_logits.float().softmax(1)[scenes, 1 + labels]  # [B, h, w]
     return (weights[:, None] * colour_logits.float()).sum((2, 3)).argmax(1)
 
 
@@ -143,9 +141,5 @@ def recognised(class_logits: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
     """
     side = (class_logits.shape[-2], class_logits.shape[-1])
     inside = functional.interpolate(mask[:, None].float(), side, mode="area")
-    likely = (_probabilities(class_logits)[:, 1:] * inside).sum((2, 3))
+    likely = (class_logits.float().softmax(1)[:, 1:] * inside).sum((2, 3))
     return (likely.argmax(1) == labels) & mask.flatten(1).any(1)
-
-
-def _probabilities(class_logits: Tensor) -> Tensor:
-    return functional.softmax(class_logits.float(), 1)

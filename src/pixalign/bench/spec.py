@@ -12,25 +12,17 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    StringConstraints,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, model_validator
 
 from pixalign.backbones.locations import EMBEDDED, EMBEDDED_NAME
 from pixalign.bench.datasets import DATASETS
-from pixalign.bench.exponents import EXPONENTS
+from pixalign.bench.exponents import EXPONENTS, SUPERVISED
 from pixalign.bench.fields import naming, read_fields
 from pixalign.config import FALLBACK, PRESETS, AlignConfig
 from pixalign.core.checks import check_choice
@@ -41,8 +33,7 @@ VERSION = 1
 METRICS = ("miou", "precision", "f1")
 FREQUENCIES = ("rare", "common", "frequent")
 COLUMNS = ("datasets", "metrics", "frequency", "groups")
-# What a spec that extends another has from there.
-_INHERITED = ("label", "columns", "paper")
+_INHERITED = ("label", "columns", "paper")  # what a spec that extends another has from there
 _FRACTION = re.compile(r"\d+/[1-9]\d*")
 
 # The paper's names. SD2 and SD2.1 are the models of 768 pixels; of SD3.5 the released scripts name
@@ -79,9 +70,11 @@ def _one_of(choices: Iterable[str]) -> BeforeValidator:
 def _score(value: object) -> float | None:
     """The score of all classes, or None for the ELBO's."""
     number = _number(value)
-    if number != "elbo" and not (_is_number(number) and 0 < number <= 1):
+    if number == "elbo":
+        return None
+    if not (_is_number(number) and 0 < number <= 1):
         raise ValueError("allowed: elbo, or a number above 0 and up to 1")
-    return None if number == "elbo" else float(number)
+    return float(number)
 
 
 def _number(value: Any) -> Any:
@@ -149,14 +142,7 @@ class SpecRow(BaseModel, frozen=True):
     @property
     def supervised(self) -> bool:
         """Whether it reads the true masks."""
-        return METHODS[self.method].supervised or EXPONENTS[self.exponents].supervised
-
-    def record(self) -> dict[str, Any]:
-        """What determines its results, but for the config; usual values are left out."""
-        named: dict[str, Any] = {"method": self.method, "scores": self.scores}
-        if self.exponents != "elbo":
-            named["exponents"] = self.exponents
-        return named | ({"options": self.options} if self.options else {})
+        return METHODS[self.method].supervised or self.exponents in SUPERVISED
 
 
 class Spec(BaseModel, frozen=True):
@@ -182,70 +168,38 @@ class Spec(BaseModel, frozen=True):
     paper: dict[str, Any] = Field(default_factory=dict)
     notes: tuple[Text, ...] = ()
 
-    @field_validator("datasets")
-    @classmethod
-    def _check_datasets(cls, names: tuple[str, ...], spec: ValidationInfo) -> tuple[str, ...]:
-        """One or more, each once, and such as suit the columns."""
-        columns, many = spec.data.get("columns"), f"datasets are {list(names)}; allowed"
-        if not names or len(set(names)) < len(names):
+    @model_validator(mode="after")
+    def _check(self) -> Spec:
+        """What goes together: columns, datasets and split, rows and their baselines, the paper."""
+        columns, datasets, names = self.columns, self.datasets, [row.name for row in self.rows]
+        many = f"datasets are {list(datasets)}; allowed"
+        if not datasets or len(set(datasets)) < len(datasets):
             raise ValueError(f"{many}: one or more, each once")
-        if columns == "metrics" and len(names) > 1:
+        if columns == "metrics" and len(datasets) > 1:
             raise ValueError(f"{many} with columns 'metrics': one")
-        if columns == "groups" and names != ("lab-toy",):
+        if columns == "groups" and datasets != ("lab-toy",):
             raise ValueError(f"{many} with columns 'groups': lab-toy")
-        return names
-
-    @field_validator("split", mode="before")
-    @classmethod
-    def _check_split(cls, split: object, spec: ValidationInfo) -> object:
-        """One that all datasets have."""
-        for name in spec.data.get("datasets", ()):
-            check_choice(f"split of {name}", split, DATASETS[name].splits)
-        return split
-
-    @field_validator("rows", mode="before")
-    @classmethod
-    def _fill_rows(cls, rows: object, spec: ValidationInfo) -> list[Any]:
-        """The spec's preset and baseline in rows that name none."""
-        if not isinstance(rows, list) or not rows:
-            raise ValueError(f"rows are {rows!r}; allowed: a list of one or more")
-        shared = {key: spec.data.get(key) for key in ("preset", "baseline")}
-        known = [field.alias or name for name, field in SpecRow.model_fields.items()]
-        for number, row in enumerate(rows, 1):
-            for key in row if isinstance(row, dict) else ():
-                check_choice(f"a key of row {number}", key, known)
-        return [shared | row if isinstance(row, dict) else row for row in rows]
-
-    @field_validator("rows")
-    @classmethod
-    def _check_rows(cls, rows: tuple[SpecRow, ...], spec: ValidationInfo) -> tuple[SpecRow, ...]:
-        """Names of their own, and baselines among them."""
-        names = [row.name for row in rows]
+        for name in datasets if self.split is not None else ():
+            check_choice(f"split of {name}", self.split, DATASETS[name].splits)
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"row {name!r} stands {names.count(name)} times; allowed: once")
-        check_choice("baseline", spec.data.get("baseline"), names)
-        for row in rows:
+        check_choice("baseline", self.baseline, names)
+        for row in self.rows:
             check_choice(f"baseline of row {row.name!r}", row.baseline, names)
-        return rows
-
-    @field_validator("paper", mode="before")
-    @classmethod
-    def _check_paper(cls, paper: object, spec: ValidationInfo) -> object:
-        """The paper's numbers by model, row and column."""
-        columns, datasets, rows = (spec.data.get(key) for key in ("columns", "datasets", "rows"))
-        if paper is None or not (columns and datasets and rows):
-            return {}  # one of these is refused already
-        if columns == "groups":
-            raise ValueError(f"paper is {paper!r}; allowed with columns 'groups': nothing")
+        if columns == "groups" and self.paper:
+            raise ValueError(f"paper is {self.paper!r}; allowed with columns 'groups': nothing")
         inner = {"datasets": (datasets,), "metrics": (METRICS,)}
         levels = inner.get(columns, (datasets, FREQUENCIES))
-        return _percentages("paper", paper, (tuple(MODELS), [row.name for row in rows], *levels))
+        _check_percentages("paper", self.paper, (tuple(MODELS), names, *levels))
+        return self
 
     def digest(self) -> str:
         """SHA-256 in hexadecimal of what determines results: datasets, split and rows."""
         rows = [
-            {"name": row.name, "config": row.config.to_dict(), **row.record()}
+            {"name": row.name, "config": row.config.to_dict()}
+            | {"method": row.method, "scores": row.scores}
+            | row.model_dump(include={"exponents", "options"}, exclude_defaults=True)
             for row in sorted(self.rows, key=lambda row: row.name)
         ]
         record = {"datasets": sorted(self.datasets), "split": self.split, "rows": rows}
@@ -257,7 +211,7 @@ class Spec(BaseModel, frozen=True):
         number: Any = self.paper
         for key in (model, row, *column):
             number = number.get(key) if isinstance(number, dict) else None
-        return number if isinstance(number, float) else None
+        return float(number) if _is_number(number) else None
 
     def paper_effect(self, model: str, row: SpecRow, *column: str) -> float | None:
         """A row minus its baseline in the paper, in points; None where either is missing."""
@@ -266,17 +220,17 @@ class Spec(BaseModel, frozen=True):
         return None if value is None or baseline is None else value - baseline
 
 
-def _percentages(what: str, value: object, levels: Sequence[Sequence[str]]) -> Any:
-    """Numbers in nested mappings whose keys are among the levels' choices."""
+def _check_percentages(what: str, value: object, levels: Sequence[Sequence[str]]) -> None:
+    """Raise a ValueError but for numbers in mappings whose keys are among the levels' choices."""
     if not levels:
         if not (_is_number(value) and 0 <= value <= 100):
             raise ValueError(f"{what} is {value!r}; allowed: a number from 0 to 100")
-        return float(value)
+        return
     if not isinstance(value, dict):
         raise ValueError(f"{what} is {value!r}; allowed: a mapping of names to values")
-    for key in value:
+    for key, inner in value.items():
         check_choice(f"a key of {what}", key, levels[0])
-    return {key: _percentages(f"{what}, {key}", item, levels[1:]) for key, item in value.items()}
+        _check_percentages(f"{what}, {key}", inner, levels[1:])
 
 
 def spec_names() -> tuple[str, ...]:
@@ -303,32 +257,45 @@ def _load(path: Path, below: tuple[Path, ...]) -> tuple[Spec, dict[str, Any]]:
         other = ("name", *(_INHERITED if twin else ("extends",)))
         for key in own:
             check_choice("a key", key, [field for field in Spec.model_fields if field not in other])
-        origin = _origin(path, own["extends"], below) if twin else None
+        origin = _origin(own["extends"], (*below, path)) if twin else None
     parent, fields = _load(origin, (*below, path)) if origin else (None, {})
-    fields = fields | {"paper": None, "notes": []} | own
+    fields = fields | {"paper": {}, "notes": []} | own
     with naming(path, fields):
-        spec = Spec.model_validate(fields | {"name": path.stem})
+        spec = Spec.model_validate(fields | {"name": path.stem, "rows": _filled_rows(fields)})
     if parent:
         update = {"paper": parent.paper, "notes": parent.notes + spec.notes}
         spec = spec.model_copy(update=update)
     return spec, fields
 
 
-def _origin(path: Path, name: object, below: Sequence[Path]) -> Path:
-    """The file of the spec that ``path`` extends: beside it, or shipped."""
-    beside, shipped = path.parent / f"{name}.yaml", SPECS / f"{name}.yaml"
-    origin = beside if beside.is_file() else shipped
-    if not isinstance(name, str) or not origin.is_file():
-        options = ", ".join(spec_names())
+def _origin(name: object, chain: Sequence[Path]) -> Path:
+    """The file of the spec that the last of the chain extends: beside it, or shipped."""
+    folders = [
+        folder for folder in (chain[-1].parent, SPECS) if (folder / f"{name}.yaml").is_file()
+    ]
+    if not isinstance(name, str) or not folders:
         raise ValueError(
             f"extends is {name!r}; allowed: NAME of a file NAME.yaml in the same folder, "
-            f"or {options}"
+            f"or {', '.join(spec_names())}"
         )
-    chain = [*below, path]
+    origin = folders[0] / f"{name}.yaml"
     if origin.resolve() in [file.resolve() for file in chain]:
         circle = " extends ".join(file.stem for file in [*chain, origin])
         raise ValueError(f"extends is {name!r}, which goes in a circle: {circle}")
     return origin
+
+
+def _filled_rows(fields: Mapping[str, Any]) -> list[Any]:
+    """The rows, with the spec's preset and baseline in those that name none."""
+    rows = fields.get("rows")
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"rows are {rows!r}; allowed: a list of one or more")
+    shared = {key: fields[key] for key in ("preset", "baseline") if key in fields}
+    known = [field.alias or name for name, field in SpecRow.model_fields.items()]
+    for number, row in enumerate(rows, 1):
+        for key in row if isinstance(row, dict) else ():
+            check_choice(f"a key of row {number}", key, known)
+    return [shared | row if isinstance(row, dict) else row for row in rows]
 
 
 def paper_model_name(model: str | Path | None) -> str | None:
@@ -339,11 +306,10 @@ def paper_model_name(model: str | Path | None) -> str | None:
     """
     if model is None or str(model) in (EMBEDDED_NAME, str(EMBEDDED)):
         return "embedded"
-    parts = Path(model).parts
-    last = parts[-1] if parts else ""
-    if len(parts) > 2 and parts[-2] == "snapshots":
-        last = parts[-3].rsplit("--", 1)[-1]
+    path = Path(model)
+    in_cache = path.parent.name == "snapshots"
+    own = path.parents[1].name.rsplit("--", 1)[-1] if in_cache else path.name
     for name, hub_id in MODELS.items():
-        if last.lower() in (name.lower(), hub_id.split("/")[1].lower()):
+        if own.lower() in (name.lower(), hub_id.split("/")[1].lower()):
             return name
     return None

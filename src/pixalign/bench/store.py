@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import base64
 import json
+import mmap
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -36,9 +38,9 @@ _SAME = (
 )  # fmt: skip
 _SAME_IN_ROWS = ("method", "config", "scores", "exponents", "options")
 _OF_THE_START = ("versions", "git", "device")  # told as they were when the run began
-_OF_PAIRS = ("visible", "elbo", "activation")
+_OF_IMAGES = ("index", "key", "labels", "area", "group", "target")
+_OF_CLASSES = ("visible", "elbo", "activation")
 _INDEX = re.compile(rb'\{"index":(\d+),')  # how a line begins
-_BLOCK = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +69,14 @@ class ImageRow:
 
     def to_line(self) -> str:
         """One line of JSON; the same row is the same text."""
-        any_tally = next((tally for drawn in self.tallies.values() for tally in drawn), None)
+        true = [tally.true.tolist() for drawn in self.tallies.values() for tally in drawn]
         record = {
-            "index": self.index,
-            "key": self.key,
-            "labels": list(self.labels),
+            **{name: getattr(self, name) for name in _OF_IMAGES},
             "area": [round(share, 9) for share in self.area],
-            "group": self.group,
-            "target": self.target,
-            **{name: _rounded(getattr(self, name)) for name in _OF_PAIRS},
+            **{name: _rounded(getattr(self, name)) for name in _OF_CLASSES},
             "losses": {name: _packed(values.float()) for name, values in self.losses.items()},
             "maps": {name: _packed(values.half()) for name, values in self.maps.items()},
-            "true": [] if any_tally is None else any_tally.true.tolist(),
+            "true": true[0] if true else [],
             "counts": {name: _counts(drawn) for name, drawn in self.tallies.items()},
         }
         return json.dumps(record, separators=(",", ":"))
@@ -87,25 +85,16 @@ class ImageRow:
     def from_line(cls, line: str | bytes, whole: bool = True) -> ImageRow:
         """The row of a line; unless it is wanted whole, without losses and maps."""
         record = json.loads(line)
-        if not whole:
-            record |= {"losses": {}, "maps": {}}
-        labels = tuple(record["labels"])
-        true = torch.tensor(record["true"], dtype=torch.int64)
-        return cls(
-            index=record["index"],
-            key=record["key"],
-            labels=labels,
-            area=tuple(record["area"]),
-            group=record["group"],
-            target=record["target"],
-            **{name: record[name] and tuple(record[name]) for name in _OF_PAIRS},
-            losses={name: _unpacked(packed) for name, packed in record["losses"].items()},
-            maps={name: _unpacked(packed) for name, packed in record["maps"].items()},
-            tallies={
-                name: _tallies(packed, record["index"], labels, true)
-                for name, packed in record["counts"].items()
-            },
-        )
+        index, true, counts = record["index"], record.pop("true"), record.pop("counts")
+        for name in ("labels", "area", *_OF_CLASSES):
+            record[name] = None if record[name] is None else tuple(record[name])
+        for name in ("losses", "maps"):
+            packed = record[name] if whole else {}
+            record[name] = {setting: _unpacked(values) for setting, values in packed.items()}
+        labels = torch.tensor([0, *(label + 1 for label in record["labels"])])
+        pairs = torch.full_like(labels, index), labels, torch.tensor(true, dtype=torch.int64)
+        tallies = {name: _tallies(packed, *pairs) for name, packed in counts.items()}
+        return cls(**record, tallies=tallies)
 
 
 @dataclass(frozen=True)
@@ -119,8 +108,6 @@ class Run:
     def open(cls, folder: Path) -> Run:
         """A run that is there, finished or not."""
         path = folder / HEADER
-        if not path.is_file():
-            raise FileNotFoundError(f"{str(folder)!r} holds no {HEADER}; allowed: a run's folder")
         try:
             header = json.loads(path.read_text(encoding="utf-8"))
             number = header["format"]
@@ -134,16 +121,14 @@ class Run:
     def start(cls, folder: Path, header: Mapping[str, Any]) -> Run:
         """A new run, or the one that is there if its numbers mean the same; wording may change."""
         plain = json.loads(json.dumps({"format": FORMAT, **header}))
-        if not (folder / HEADER).is_file():
+        there = cls.open(folder).header if (folder / HEADER).is_file() else {}
+        if there:
+            _check_same(folder, there, plain)
+            plain |= {name: there.get(name) for name in _OF_THE_START}
+        if plain != there:  # words, counts: the summary reads them, the images do not
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / HEADER, json.dumps(plain, indent=1) + "\n")
-            return cls(folder, plain)
-        there = cls.open(folder)
-        _check_same(folder, there.header, plain)
-        kept = plain | {name: there.header.get(name) for name in _OF_THE_START}
-        if kept != there.header:  # words, counts: the summary reads them, the images do not
-            write_text(folder / HEADER, json.dumps(kept, indent=1) + "\n")
-        return cls(folder, kept)
+        return cls(folder, plain)
 
     def append(
         self,
@@ -176,11 +161,10 @@ class Run:
     @property
     def row_seconds(self) -> dict[str, float]:
         """How long each row of the table took, over all images."""
-        total: dict[str, float] = {}
+        total: Counter[str] = Counter()
         for time in self._times():
-            for name, spent in time.get("rows", {}).items():
-                total[name] = total.get(name, 0.0) + spent
-        return total
+            total.update(time.get("rows", {}))
+        return dict(total)
 
     def _times(self) -> list[dict[str, Any]]:
         paths = sorted(self.folder.glob("times.*.jsonl"))
@@ -188,8 +172,7 @@ class Run:
 
     def merge(self) -> None:
         """Put the lines of all processes into one file, in the order of the dataset."""
-        parts = self._parts()
-        if parts:
+        if parts := self._parts():
             with writing_whole(self.folder / IMAGES) as file:
                 file.writelines(self._in_order())
             for part in parts:
@@ -208,8 +191,7 @@ class Run:
     def _places(self) -> dict[int, tuple[Path, int]]:
         """Of each image the file that has it, and where its line starts."""
         places: dict[int, tuple[Path, int]] = {}
-        whole = self.folder / IMAGES
-        for path in filter(Path.is_file, (whole, *self._parts())):
+        for path in filter(Path.is_file, (self.folder / IMAGES, *self._parts())):
             start = 0
             for line in _whole_lines(path):
                 begins = _INDEX.match(line)
@@ -225,47 +207,37 @@ class Run:
 
 def find_runs(folder: Path) -> list[Run]:
     """The runs in a folder of results, by name; the folder may be a run itself."""
-    if (folder / HEADER).is_file():
-        return [Run.open(folder)]
-    runs = [Run.open(path.parent) for path in sorted(folder.glob(f"*/{HEADER}"))]
-    if not runs:
+    itself = (folder / HEADER).is_file()
+    folders = [folder] if itself else [path.parent for path in sorted(folder.glob(f"*/{HEADER}"))]
+    if not folders:
         raise FileNotFoundError(
             f"{str(folder)!r} holds no results; allowed: what `pixalign bench run --out` made, "
             f"a folder of runs with a {HEADER} each"
         )
-    return runs
+    return [Run.open(path) for path in folders]
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Hold a run's folder, which is made; it is an error if another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK)
     try:
-        lock.acquire(blocking=False)
+        held = FileLock(folder / LOCK).acquire(blocking=False)
     except Timeout as error:
         raise ValueError(
             f"another process is writing to {str(folder)!r}; wait until it is done, or choose "
             "another --out"
         ) from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def _append(path: Path, text: str) -> None:
     """Add whole lines, after whatever a kill left unfinished is cut off."""
     with path.open("ab+") as file:
-        end = whole = file.seek(0, os.SEEK_END)
-        while whole:  # back to the last end of a line
-            start = max(0, whole - _BLOCK)
-            file.seek(start)
-            newline = file.read(whole - start).rfind(b"\n")
-            whole = start + newline + 1
-            if newline >= 0:
-                break
-        if whole < end:
+        if file.tell():  # what is empty cannot be mapped
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                whole = content.rfind(b"\n") + 1
             file.truncate(whole)
         file.write(text.encode())
         file.flush()
@@ -307,43 +279,34 @@ def _counts(drawn: Sequence[Tally]) -> dict[str, Any]:
 
 
 def _tallies(
-    packed: Mapping[str, Any], index: int, labels: Sequence[int], true: Tensor
+    packed: Mapping[str, Any], image: Tensor, label: Tensor, true: Tensor
 ) -> tuple[Tally, ...]:
     pixels = _unpacked(packed).long().cumsum(-1)
-    assert pixels.shape[1:] == (2, len(labels) + 1, len(THRESHOLDS))
-    numbers = torch.tensor([0, *(label + 1 for label in labels)])
-    images = torch.full_like(numbers, index)
-    return tuple(Tally(images, numbers, true, hits, claimed) for hits, claimed in pixels)
+    assert pixels.shape[1:] == (2, len(label), len(THRESHOLDS))
+    return tuple(Tally(image, label, true, hits, claimed) for hits, claimed in pixels)
 
 
 def _check_same(folder: Path, there: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise a ValueError unless the images of both headers have the same numbers."""
-
-    def compared(header: Mapping[str, Any]) -> dict[str, Any]:
-        rows = {row["name"]: {key: row.get(key) for key in _SAME_IN_ROWS} for row in header["rows"]}
-        return {name: header.get(name) for name in _SAME} | {"rows": rows}
-
-    old, now = compared(there), compared(new)
-    for name, value in now.items():
-        where, was, is_ = _difference(name, old[name], value)
+    old, now = _deciding(there), _deciding(new)
+    for where in old | now:
+        was, is_ = old.get(where), now.get(where)
         if was != is_:
             raise ValueError(
-                f"{str(folder)!r} holds images of another run: {where} was {_short(was)}, is "
-                f"{_short(is_)}; choose another --out or move that folder away"
+                f"{str(folder)!r} holds images of another run: {where} was {json.dumps(was)}, is "
+                f"{json.dumps(is_)}; choose another --out or move that folder away"
             )
 
 
-def _difference(where: str, old: Any, new: Any) -> tuple[str, Any, Any]:
-    """The innermost place of the first difference, and what stands there; or both as they are."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        pairs = [(f"{where}.{key}", old.get(key), new.get(key)) for key in {**old, **new}]
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = [(f"{where}[{i}]", *pair) for i, pair in enumerate(zip(old, new, strict=True))]
+def _deciding(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What the numbers depend on, by its place: "seed", "rows.plain.config.gamma" ..."""
+    rows = {row["name"]: {key: row.get(key) for key in _SAME_IN_ROWS} for row in header["rows"]}
+    return dict(_leaves({name: header.get(name) for name in _SAME} | {"rows": rows}))
+
+
+def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(inner, f"{where}.{key}" if where else str(key))
     else:
-        return where, old, new
-    return next((_difference(*pair) for pair in pairs if pair[1] != pair[2]), (where, old, new))
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+        yield where, value

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +43,29 @@ def summarise_run(run: Run, draws: int = 1000) -> dict[str, Any]:
     Intervals hold 95 % of ``draws`` resamples by image, the same ones for all rows, so that a
     row's effect, its difference to its baseline, is paired.
     """
-    header, known = run.header, [row["name"] for row in run.header["rows"]]
-    images, tallies = _read(run, known)
-    present = {
-        row["name"]: row
-        for row in header["rows"]
-        if images and len(tallies[row["name"]]) == len(images)
-    }
+    header, known = run.header, {row["name"]: row for row in run.header["rows"]}
+    images: list[ImageRow] = []
+    tallies: dict[str, list[tuple[Tally, ...]]] = {name: [] for name in known}
+    for image in run.images():
+        for name in known.keys() & image.tallies.keys():
+            tallies[name].append(image.tallies[name])
+        images.append(dataclasses.replace(image, tallies={}))
+    present = {n: row for n, row in known.items() if images and len(tallies[n]) == len(images)}
     weights = bootstrap_weights(max(len(images), 1), draws)
     measured = {name: _measure(row, tallies.pop(name), weights) for name, row in present.items()}
-    bases = {name: row["baseline"] for name, row in present.items() if row["baseline"] != name}
-    compared = {
-        name: Comparison(own, measured.get(bases.get(name, "")), images, weights)
-        for name, own in measured.items()
-    }
-    focus = _focus(header, list(measured))
+    calibrated = [name for name, row in present.items() if row["config"]["calibrate"] != "none"]
+    # The row to look at: the baseline if it calibrates, else the last one.
+    last = next(reversed(present), None)
+    focus = header["baseline"] if header["baseline"] in calibrated else last
     constants = [name for name, row in present.items() if row["scores"] is not None]
     constant = max(constants, key=lambda name: measured[name].figures["oracle"].miou, default=None)
-    baseline = measured.get(header["baseline"])
+    rows = {}
+    for name, row in present.items():
+        base = measured.get(row["baseline"]) if row["baseline"] != name else None
+        compared = Comparison(measured[name], base, images, weights)
+        rows[name] = _row(row, compared, measured.get(constant or ""), header)
+    shared = measured.get(header["baseline"])
+    ious = shared.ious("oracle") if shared else None
     return {
         "format": 1,
         **{key: header[key] for key in _COPIED},
@@ -72,26 +78,20 @@ def summarise_run(run: Run, draws: int = 1000) -> dict[str, Any]:
         "missing": header["missing"] + [n for n in known if n not in measured],
         "focus": focus,
         "best_constant": constant,
-        "correlations": correlations(
-            images, header, baseline.ious("oracle") if baseline else None, weights
-        ),
+        "correlations": correlations(images, header, ious, weights),
         "highest_loss": highest_loss(images, header),
         **_extremes(images, measured[focus] if focus else None),
-        "rows": {
-            name: _row(row, compared[name], measured.get(constant or ""), header)
-            for name, row in present.items()
-        },
+        "rows": rows,
     }
 
 
 def write_result(run: Run, draws: int = 1000) -> dict[str, Any]:
     """Summarise a run into its result.json, unless that is of the same images already."""
     path, source = run.folder / RESULT, _fingerprint(run.folder, draws)
-    if path.is_file():
-        with suppress(ValueError):  # a damaged one is written anew
-            known = read_result(path)
-            if known.get("source") == source:
-                return known
+    with suppress(FileNotFoundError, ValueError):  # a damaged one is written anew
+        known = read_result(path)
+        if known.get("source") == source:
+            return known
     result = summarise_run(run, draws) | {"source": source}
     write_text(path, _lines(result))
     return read_result(path)
@@ -120,70 +120,36 @@ def _fingerprint(folder: Path, draws: int) -> str:
 
 def _lines(result: Mapping[str, Any]) -> str:
     """JSON with a line for each field and each row."""
-    rows = ",\n".join(f"  {_text(name)}: {_text(row)}" for name, row in result["rows"].items())
-    fields = [f" {_text(key)}: {_text(value)}" for key, value in result.items() if key != "rows"]
+    text = partial(json.dumps, ensure_ascii=False, allow_nan=False)
+    rows = ",\n".join(f"  {text(name)}: {text(row)}" for name, row in result["rows"].items())
+    fields = [f" {text(key)}: {text(value)}" for key, value in result.items() if key != "rows"]
     return "{\n" + ",\n".join([*fields, f' "rows": {{\n{rows}\n }}']) + "\n}\n"
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _read(
-    run: Run, rows: Sequence[str]
-) -> tuple[list[ImageRow], dict[str, list[tuple[Tally, ...]]]]:
-    """The images, bare, and each row's tallies under consecutive numbers of images."""
-    images: list[ImageRow] = []
-    tallies: dict[str, list[tuple[Tally, ...]]] = {row: [] for row in rows}
-    for number, image in enumerate(run.images()):
-        for row in rows:
-            if row in image.tallies:
-                again = torch.full_like(image.tallies[row][0].image, number)
-                drawn = [dataclasses.replace(tally, image=again) for tally in image.tallies[row]]
-                tallies[row].append(tuple(drawn))
-        images.append(dataclasses.replace(image, tallies={}))
-    return images, tallies
 
 
 def _measure(
     row: Mapping[str, Any], tallies: Sequence[tuple[Tally, ...]], weights: Tensor
 ) -> MeasuredRow:
-    """What a row's tallies come to; an image with fewer draws has the same in all."""
-    count = max(map(len, tallies))
-    pooled = tuple(
-        Tally.concatenate([drawn[min(draw, len(drawn) - 1)] for drawn in tallies])
-        for draw in range(count)
-    )
+    """What a row's tallies by image come to, as means over the draws of its exponents.
+
+    The images are numbered from 0; one with fewer draws has the same in all.
+    """
+    sizes = torch.tensor([len(drawn[0].image) for drawn in tallies])
+    images = torch.arange(len(tallies)).repeat_interleave(sizes)
+    pooled = []
+    for draw in range(max(map(len, tallies))):
+        tally = Tally.concatenate([drawn[min(draw, len(drawn) - 1)] for drawn in tallies])
+        pooled.append(dataclasses.replace(tally, image=images))
+    means, resampled, thresholds = {}, {}, {}
     fixed = nearest_threshold(row["config"]["threshold"])
-    made = {
-        kind: [figures(tally, weights, threshold) for tally in pooled]
-        for kind, threshold in (("oracle", None), ("fixed", fixed))
-    }
-    return MeasuredRow(
-        tallies=pooled,
-        figures={kind: _mean_figures(each) for kind, each in made.items()},
-        drawn={kind: torch.stack([x for _, x in each]).mean(0) for kind, each in made.items()},
-        thresholds={kind: tuple(x.threshold for x, _ in each) for kind, each in made.items()},
-    )
-
-
-def _mean_figures(each: Sequence[tuple[Figures, Tensor]]) -> Figures:
-    """The mean over draws of exponents, and the interval of that mean."""
-    if len(each) == 1:
-        return each[0][0]
-    rows = [dataclasses.asdict(found) for found, _ in each]
-    mean = {key: math.fsum(row[key] for row in rows) / len(rows) for key in rows[0]}
-    low, high = interval(torch.stack([drawn for _, drawn in each]).mean(0))
-    return Figures(**mean | {"miou_low": low, "miou_high": high})
-
-
-def _focus(header: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """The row to look at: the baseline if it calibrates, else the last one."""
-    if not names:
-        return None
-    plain = {row["name"] for row in header["rows"] if row["config"]["calibrate"] == "none"}
-    baseline: str = header["baseline"]
-    return baseline if baseline in names and baseline not in plain else names[-1]
+    for kind, threshold in zip(KINDS, (None, fixed), strict=True):
+        each, weighted = zip(*(figures(x, weights, threshold) for x in pooled), strict=True)
+        resampled[kind] = torch.stack(weighted).mean(0)
+        low, high = interval(resampled[kind])
+        values = [dataclasses.asdict(found) for found in each]
+        mean = {key: math.fsum(x[key] for x in values) / len(values) for key in values[0]}
+        means[kind] = Figures(**mean | {"miou_low": low, "miou_high": high})
+        thresholds[kind] = tuple(found.threshold for found in each)
+    return MeasuredRow(tuple(pooled), means, resampled, thresholds)
 
 
 def _row(
@@ -213,18 +179,14 @@ def _extremes(images: Sequence[ImageRow], row: MeasuredRow | None) -> dict[str, 
     """The keys of the images of highest and of lowest mean IoU over their classes, and these."""
     if row is None:
         return {"best": [], "worst": [], "ious": {}}
-    foreground = row.label > 0
-    ious, owners = row.ious("oracle")[foreground], row.image[foreground]
-    sums = torch.zeros(len(images), dtype=torch.float64).index_add_(0, owners, ious)
-    pairs = torch.bincount(owners, minlength=len(images))
-    means = (sums / pairs).tolist()
-    known = pairs.nonzero()[:, 0].tolist()
-    half = (len(known) + 1) // 2
-    best = sorted(known, key=lambda n: (-means[n], n))[: min(PICTURES, half)]
-    rest = [number for number in known if number not in best]
-    worst = sorted(rest, key=lambda n: (means[n], n))[:PICTURES]
-    return {
-        "best": [images[number].key for number in best],
-        "worst": [images[number].key for number in worst],
-        "ious": {images[number].key: round(means[number], 2) for number in (*best, *worst)},
-    }
+    ious: dict[str, list[float]] = {}
+    shown = row.label > 0
+    pairs = zip(row.image[shown].tolist(), row.ious("oracle")[shown].tolist(), strict=True)
+    for number, iou in pairs:
+        ious.setdefault(images[number].key, []).append(iou)
+    means = {key: sum(each) / len(each) for key, each in ious.items()}
+    best = sorted(means, key=lambda key: -means[key])[: min(PICTURES, (len(means) + 1) // 2)]
+    rest = [key for key in means if key not in best]
+    worst = sorted(rest, key=lambda key: means[key])[:PICTURES]
+    named = {key: round(means[key], 2) for key in (*best, *worst)}
+    return {"best": best, "worst": worst, "ious": named}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from pixalign.bench.result_grid import Column, Result, ResultGrid, result_grids
-from pixalign.bench.spec import METRICS, load_spec, spec_names
+from pixalign.bench.spec import FREQUENCIES, METRICS, MODELS, Spec, load_spec, spec_names
 from pixalign.methods import METHODS
+
+Result = Mapping[str, Any]  # a result.json, or a part of it
+Point = Sequence[float | None]  # a value, and its interval's low and high end
 
 MEASURES = {
     "datasets": "mIoU in %",
@@ -23,32 +27,101 @@ THRESHOLD = {
 ENOUGH = 20  # images or pairs; below, resampling says little and nothing is bold
 BOLD = f"bold where the 95 % interval excludes 0, if over {ENOUGH} images or more"
 SECONDS = "of what each row uses: encoding, attention, its part of the ELBO's timesteps, heatmaps"
+RANGE = "The paper's range is over all its models and datasets, none of them these."
 TITLES = {"miou": "mIoU", "precision": "precision", "f1": "F1"}
 NOT_RUN, NOTHING, MARK = "not run", "–", "†"
 OURS = "ours"  # the label of specs that stand for no table of the paper
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A text, bold where the interval of an effect over enough images excludes 0."""
-
-    text: str
-    bold: bool = False
-
-
-@dataclass(frozen=True)
 class Table:
-    """A heading and lines of as many cells."""
+    """A heading and lines of as many texts in Markdown, bold as `effect_text` says."""
 
     title: str
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class ResultGrid:
+    """The results of one spec, by model and dataset; ``spec`` is None if it did not come with us.
+
+    ``rows`` have each row's "baseline", and whether it is "supervised", in the spec's order; those
+    that were not run are among them.
+    """
+
+    results: Mapping[tuple[str, str], Result]
+    spec: Spec | None
+    rows: Mapping[str, Result]
+    models: Sequence[str]
+    datasets: Sequence[str]
+
+    @property
+    def any(self) -> Result:
+        """One of the results, for what they share."""
+        return next(iter(self.results.values()))
+
+    def places(self) -> dict[tuple[str, str], list[Place]]:
+        """What the tables show side by side: by dataset and key, every model's every row."""
+        rows = [row for result in self.results.values() for row in result["rows"].values()]
+        levels = dict.fromkeys(level for row in rows for level in row["groups"] or ())
+        kinds = {"metrics": METRICS, "frequency": FREQUENCIES, "groups": levels}
+        columns = product(self.datasets, kinds.get(self.any["columns"], ("",)))
+        return {
+            column: [self._place(*line, *column) for line in product(self.models, self.rows)]
+            for column in columns
+        }
+
+    def _place(self, model: str, name: str, dataset: str, key: str) -> Place:
+        result = self.results.get((model, dataset), {})
+        return Place(self, model, name, dataset, key, result, result.get("rows", {}).get(name, {}))
+
+    def title(self, dataset: str, key: str) -> str:
+        """The dataset if there are several, and the key."""
+        name = TITLES.get(key, key)
+        if not name:
+            return dataset
+        return f"{dataset} {name}" if len(self.datasets) > 1 else name
+
+    def label(self, name: str) -> str:
+        """A row's name, marked if its method reads the true masks."""
+        return f"{name} (supervised)" if self.rows[name]["supervised"] else name
+
+
+def result_grids(results: Sequence[Result]) -> list[ResultGrid]:
+    """The results by spec, in the order of its name."""
+    names = sorted({result["spec"] for result in results})
+    return [_result_grid(name, [r for r in results if r["spec"] == name]) for name in names]
+
+
+def _result_grid(name: str, results: Sequence[Result]) -> ResultGrid:
+    """Rows and datasets in the order of the spec, models in that of the paper."""
+    spec = load_spec(name) if name in spec_names() else None
+    rows = spec.rows if spec else ()
+    planned = {row.name: {"baseline": row.baseline, "supervised": row.supervised} for row in rows}
+    known = ChainMap(*(result["rows"] for result in results), planned)
+    unknown = {"baseline": results[0]["baseline"], "supervised": False}
+    there = [row for result in results for row in (*result["rows"], *result["missing"])]
+    found = {(result["model"]["name"], result["dataset"]): result for result in results}
+    models = _in_order({model for model, _ in found}, MODELS)
+    datasets = _in_order({dataset for _, dataset in found}, spec.datasets if spec else ())
+    return ResultGrid(
+        results={place: found[place] for place in product(models, datasets) if place in found},
+        spec=spec,
+        rows={row: known.get(row, unknown) for row in (*planned, *there) if row in there},
+        models=models,
+        datasets=datasets,
+    )
+
+
+def _in_order(names: set[str], first: Iterable[str]) -> list[str]:
+    return [*(name for name in first if name in names), *sorted(names.difference(first))]
 
 
 def result_tables(grid: ResultGrid) -> list[Table]:
     """Values at both kinds of threshold, then effects; of dials, both together."""
-    if grid.columns_kind == "groups":
+    if grid.any["columns"] == "groups":
         return [_dials(grid, kind) for kind in THRESHOLD]
     made = [_values(grid, kind) for kind in THRESHOLD] + [_effects(grid), _seconds(grid)]
     return [table for table in made if table.rows]
@@ -69,10 +142,9 @@ def warnings(result: Result) -> list[str]:
 
 def markdown(table: Table) -> str:
     """A table as Markdown."""
-    cells = [[f"**{c.text}**" if c.bold else c.text for c in row] for row in table.rows]
     written = [
         "| " + " | ".join(text.replace("|", "\\|") for text in line) + " |"
-        for line in (table.head, *cells)
+        for line in (table.head, *table.rows)
     ]
     written.insert(1, "|" + "---|" * len(table.head))
     return "\n".join([f"{table.title}:", "", *written, *(f"\n{note}" for note in table.notes)])
@@ -91,6 +163,12 @@ def markdown_page(results: Sequence[Result], level: int = 2) -> str:
     return "\n\n".join(parts) + "\n" if parts else ""
 
 
+def point(entry: Result) -> Point:
+    """[value, low, high] of a row's figures or of a group in it."""
+    value = entry.get("iou", entry.get("miou"))
+    return [value, *(entry.get(end, entry.get(f"miou_{end}")) for end in ("low", "high"))]
+
+
 def format_points(value: float | None, low: float | None = None, high: float | None = None) -> str:
     """ "76.6 (76.0–76.9)"; without an interval "76.6"."""
     if value is None:
@@ -104,72 +182,64 @@ def signed(value: float) -> str:
     return text if text.strip("+−0.") else "0.00"
 
 
-def effect_cell(effect: Sequence[float | None] | None, count: int) -> Cell:
+def effect_text(effect: Point | None, count: int) -> str:
     """ "+0.36 (+0.22 to +0.52)", bold where 0 is outside and ``count`` is `ENOUGH`."""
     value, low, high = (*(effect or ()), None, None, None)[:3]
     if value is None:
-        return Cell(NOTHING)
+        return NOTHING
     if low is None or high is None:
-        return Cell(signed(value))
-    bold = count >= ENOUGH and (low > 0 or high < 0)
-    return Cell(f"{signed(value)} ({signed(low)} to {signed(high)})", bold)
+        return signed(value)
+    text = f"{signed(value)} ({signed(low)} to {signed(high)})"
+    return f"**{text}**" if count >= ENOUGH and (low > 0 or high < 0) else text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
-    """Where a number stands: in a row of a model, under a column."""
+    """A row of a model on a dataset, and what was found there: empty where it was not run.
+
+    ``key`` is a metric, a group of frequency or a dial's level, or empty.
+    """
 
     grid: ResultGrid
     model: str
     name: str
-    column: Column
+    dataset: str
+    key: str
+    result: Result
+    row: Result
 
-    @property
-    def result(self) -> Result | None:
-        """That of the model on the column's dataset, if there is one."""
-        return self.grid.results.get((self.model, self.column.dataset))
-
-    @property
-    def row(self) -> Result | None:
-        """The row's figures, if it was run there."""
-        return self.grid.row(self.model, self.column.dataset, self.name)
-
-    def entry(self, row: Result, kind: str) -> dict[str, Any]:
-        """{"value", "low", "high", "effect"} of a row; without an interval, low is None."""
-        columns, key = self.grid.columns_kind, self.column.key
+    def figures(self, kind: str) -> tuple[Point, Point | None]:
+        """The row's value and its effect, of precision and F1 without intervals."""
+        columns, key, row = self.grid.any["columns"], self.key, self.row
+        if not row:
+            return [None], None
         if columns in ("frequency", "groups"):
-            entry = (row[columns] or {}).get(key) or {}
+            entry = (row[columns] or {}).get(key, {})
             entry = entry.get("fixed", {}) if kind == "fixed" else entry
-            value = entry.get("miou", entry.get("iou"))
-            return {end: entry.get(end) for end in ("low", "high", "effect")} | {"value": value}
-        figures = row[kind]
-        if key not in ("", "miou"):
-            return {"value": figures[key], "low": None, "high": None, "effect": None}
-        ends = {"low": figures["miou_low"], "high": figures["miou_high"]}
-        return {"value": figures["miou"], **ends, "effect": row["effect"][kind]}
+            return point(entry), entry.get("effect")
+        if key in ("", "miou"):
+            return point(row[kind]), row["effect"][kind]
+        base = self.result["rows"].get(row["baseline"])
+        return [row[kind][key]], [row[kind][key] - base[kind][key]] if base else None
 
-    def value(self, kind: str) -> Cell:
+    def value(self, kind: str) -> str:
         """Its value with the interval; at the fixed threshold also that."""
-        result, row = self.result, self.row
-        if result is None or row is None:
-            return Cell(NOTHING if result is None or not result["done"] else NOT_RUN)
-        entry = self.entry(row, kind)
-        text = format_points(entry["value"], entry["low"], entry["high"])
-        if kind == "fixed" and self.column.key in ("", "miou"):
-            text += f" at {row['fixed']['threshold']:.2f}"
-        return Cell(text + (MARK if _partial(result) else ""))
+        if not self.row:
+            return NOT_RUN if self.result.get("done") else NOTHING
+        text = format_points(*self.figures(kind)[0])
+        if kind == "fixed" and self.key in ("", "miou"):
+            text += f" at {self.row['fixed']['threshold']:.2f}"
+        return text + (MARK if _partial(self.result) else "")
 
-    def effect(self, kind: str) -> Cell:
+    def effect(self, kind: str) -> str:
         """The row minus its baseline."""
-        key, result, row = self.column.key, self.result, self.row
-        base = self.grid.row(self.model, self.column.dataset, self.grid.baseline(self.name))
-        if result is None or row is None or base is None:
-            return Cell(NOTHING)
-        if key in METRICS and key != "miou":
-            return effect_cell([row[kind][key] - base[kind][key]], 0)
-        by_pairs = self.grid.columns_kind == "groups"
-        count = row["groups"][key]["pairs"] if by_pairs else result["done"]
-        return effect_cell(self.entry(row, kind)["effect"], count)
+        level = (self.row.get("groups") or {}).get(self.key, {})
+        return effect_text(self.figures(kind)[1], level.get("pairs", self.result.get("done", 0)))
+
+    def _paper_keys(self, dataset: str) -> tuple[str, ...]:
+        """Where the paper's number stands below its model and row."""
+        both = {"datasets": (dataset,), "metrics": (self.key,)}
+        return both.get(self.grid.any["columns"], (dataset, self.key))
 
     @property
     def paper(self) -> float | None:
@@ -177,126 +247,101 @@ class Place:
         spec = self.grid.spec
         if spec is None or spec.extends:
             return None
-        return spec.paper_number(self.model, self.name, *self.column.paper_keys(spec.columns))
+        return spec.paper_number(self.model, self.name, *self._paper_keys(self.dataset))
 
-    def beside_paper(self) -> Cell:
+    def beside_paper(self) -> str:
         """The paper's number, and ours minus it."""
-        number, row = self.paper, self.row
+        number, value = self.paper, self.figures("oracle")[0][0]
         if number is None:
-            return Cell(NOTHING)
-        value = self.entry(row, "oracle")["value"] if row else None
-        return Cell(f"{number:.2f}" + ("" if value is None else f" ({signed(value - number)})"))
+            return NOTHING
+        return f"{number:.2f}" + ("" if value is None else f" ({signed(value - number)})")
 
-    def paper_effect(self) -> Cell:
+    def paper_effect(self) -> str:
         """The paper's effect there; on a twin the range over all its models and datasets."""
-        spec, row = self.grid.spec, self.grid.spec_row(self.name)
+        spec = self.grid.spec
+        row = next((row for row in (spec.rows if spec else ()) if row.name == self.name), None)
         if spec is None or row is None:
-            return Cell(NOTHING)
-        columns = [(self.model, self.column)]
+            return NOTHING
+        places = [(self.model, self.dataset)]
         if spec.extends:
-            columns = [
-                (model, Column(dataset, self.column.key))
+            places = [
+                (model, dataset)
                 for model, rows in spec.paper.items()
                 for dataset in ([""] if spec.columns == "metrics" else rows.get(row.name, {}))
             ]
-        found = [spec.paper_effect(m, row, *c.paper_keys(spec.columns)) for m, c in columns]
-        effects = [effect for effect in found if effect is not None]
-        if effects and spec.extends:
-            effects = [min(effects), max(effects)]
-        return Cell(" to ".join(map(signed, effects)) or NOTHING)
+        found = [spec.paper_effect(model, row, *self._paper_keys(data)) for model, data in places]
+        effects = sorted(effect for effect in found if effect is not None)
+        ends = [effects[0], effects[-1]] if effects and spec.extends else effects
+        return " to ".join(map(signed, ends)) or NOTHING
 
 
 def _values(grid: ResultGrid, kind: str) -> Table:
     """Model by row; the paper's numbers, which are of the best thresholds, beside these."""
-    lines = [(model, name) for model in grid.models for name in grid.names]
-    columns = [
-        (column, kind == "oracle" and any(Place(grid, *x, column).paper is not None for x in lines))
-        for column in grid.columns()
-    ]
     head = ["Model", "Row"]
-    for column, beside in columns:
-        head += [_title(grid, column), "Paper (ours minus it)"][: 1 + beside]
-    rows = []
-    for model, name in lines:
-        cells = [Cell(model), Cell(grid.label(name))]
-        for column, beside in columns:
-            place = Place(grid, model, name, column)
-            cells += [place.value(kind), place.beside_paper()][: 1 + beside]
-        rows.append(tuple(cells))
-    title = f"{MEASURES[grid.columns_kind]}, {THRESHOLD[kind]}"
-    return Table(title, tuple(head), tuple(rows), _marks(grid, kind))
+    lines = [(model, grid.label(name)) for model in grid.models for name in grid.rows]
+    columns: list[Sequence[str]] = list(zip(*lines, strict=True))
+    for column, places in grid.places().items():
+        head.append(grid.title(*column))
+        columns.append([place.value(kind) for place in places])
+        if kind == "oracle" and any(place.paper is not None for place in places):
+            head.append("Paper (ours minus it)")
+            columns.append([place.beside_paper() for place in places])
+    title = f"{MEASURES[grid.any['columns']]}, {THRESHOLD[kind]}"
+    return Table(title, tuple(head), tuple(zip(*columns, strict=True)), _marks(grid, kind))
 
 
 def _seconds(grid: ResultGrid) -> Table:
     """What an image costs, where methods are compared; no rows where only settings are."""
-    used = {row["method"] for result in grid.results.values() for row in result["rows"].values()}
-    methods = {name for name in used if not METHODS[name].separable}
-    timed = any(result.get("row_seconds") for result in grid.results.values())
-
-    def spent(model: str, name: str, dataset: str) -> Cell:
-        seconds = grid.results.get((model, dataset), {}).get("row_seconds", {}).get(name)
-        return Cell(NOTHING if seconds is None else f"{seconds:.3g}")
-
-    rows = [
-        (Cell(model), Cell(grid.label(name)), *(spent(model, name, x) for x in grid.datasets))
-        for model in grid.models
-        for name in grid.names
-        if timed and methods
-    ]
-    hardware = sorted({result["device"] for result in grid.results.values()})
+    results = grid.results.values()
+    used = {row["method"] for result in results for row in result["rows"].values()}
+    timed = any(result.get("row_seconds") for result in results)
+    compared = timed and not all(METHODS[name].separable for name in used)
+    rows = []
+    for model, name in product(grid.models, grid.rows) if compared else ():
+        found = [grid.results.get((model, dataset), {}) for dataset in grid.datasets]
+        spent = [result.get("row_seconds", {}).get(name) for result in found]
+        texts = [NOTHING if seconds is None else f"{seconds:.3g}" for seconds in spent]
+        rows.append((model, grid.label(name), *texts))
+    hardware = sorted({result["device"] for result in results})
     title = f"Seconds an image on {', '.join(hardware)}, {SECONDS}"
-    return Table(title, ("Model", "Row", *grid.datasets), tuple(rows), ())
+    return Table(title, ("Model", "Row", *grid.datasets), tuple(rows))
 
 
 def _effects(grid: ResultGrid) -> Table:
     """Each row minus its baseline, at both kinds of threshold, and the paper's difference."""
-    places = [
-        Place(grid, model, name, column)
-        for model in grid.models
-        for name in grid.names
-        for column in grid.columns()
-        if grid.baseline(name) != name and grid.row(model, column.dataset, name)
-    ]
-    paper = [place.paper_effect() for place in places]
-    beside, twin = any(cell.text != NOTHING for cell in paper), bool(grid.any["extends"])
+    lines = zip(*grid.places().values(), strict=True)
+    places = [x for line in lines for x in line if x.row and x.row["baseline"] != x.name]
+    head: tuple[str, ...] = ("Model", "Row", "Minus", "On", "Best threshold", "Fixed threshold")
     rows = [
         (
-            *map(Cell, (place.model, grid.label(place.name), grid.baseline(place.name))),
-            Cell(_title(grid, place.column)),
-            *map(place.effect, THRESHOLD),
-            *([cell] if beside else []),
+            *(x.model, grid.label(x.name), x.row["baseline"], grid.title(x.dataset, x.key)),
+            *map(x.effect, THRESHOLD),
         )
-        for place, cell in zip(places, paper, strict=True)
+        for x in places
     ]
-    head = ["Model", "Row", "Minus", "On", "Best threshold", "Fixed threshold"]
-    head += ["Paper: range" if twin else "Paper"] if beside else []
-    note = "The paper's range is over all its models and datasets, none of them these."
-    title = f"Each row minus its baseline in points, {BOLD}"
-    return Table(title, tuple(head), tuple(rows), (note,) if beside and twin else ())
+    paper = [place.paper_effect() for place in places]
+    title, twin = f"Each row minus its baseline in points, {BOLD}", bool(grid.any["extends"])
+    if all(text == NOTHING for text in paper):
+        return Table(title, head, tuple(rows))
+    beside = tuple((*row, text) for row, text in zip(rows, paper, strict=True))
+    head = (*head, "Paper: range" if twin else "Paper")
+    return Table(title, head, beside, (RANGE,) if twin else ())
 
 
 def _dials(grid: ResultGrid, kind: str) -> Table:
     """Model by dial and level: each row's value, then the effects."""
-    compared = [name for name in grid.names if grid.baseline(name) != name]
-    differences = [f"{grid.label(name)} minus {grid.baseline(name)}" for name in compared]
-    head = ("Model", "Dial", "Pairs", *map(grid.label, grid.names), *differences)
+    bases = {name: row["baseline"] for name, row in grid.rows.items() if row["baseline"] != name}
+    differences = [f"{grid.label(name)} minus {base}" for name, base in bases.items()]
+    head = ("Model", "Dial", "Pairs", *map(grid.label, grid.rows), *differences)
     rows = []
-    for model in grid.models:
-        for column in grid.columns():
-            places = {name: Place(grid, model, name, column) for name in grid.names}
-            there = [place.row for place in places.values()]
-            pairs = next((row["groups"][column.key]["pairs"] for row in there if row), 0)
-            values = [place.value(kind) for place in places.values()]
-            effects = [places[name].effect(kind) for name in compared]
-            rows.append((Cell(model), Cell(column.key), Cell(str(pairs)), *values, *effects))
+    for model, ((_, level), column) in product(grid.models, grid.places().items()):
+        places = [place for place in column if place.model == model]
+        values = [place.value(kind) for place in places]
+        effects = [place.effect(kind) for place in places if place.name in bases]
+        there = [place.row["groups"][level]["pairs"] for place in places if place.row]
+        rows.append((model, level, str(next(iter(there), 0)), *values, *effects))
     title = f"{MEASURES['groups']}, {THRESHOLD[kind]}; {BOLD}"
     return Table(title, head, tuple(rows), _marks(grid, kind))
-
-
-def _title(grid: ResultGrid, column: Column) -> str:
-    key = TITLES.get(column.key, column.key)
-    several = len(grid.datasets) > 1 or not key
-    return " ".join(part for part in (column.dataset if several else "", key) if part)
 
 
 def _partial(result: Result) -> bool:

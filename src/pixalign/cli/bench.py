@@ -7,10 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from pixalign.bench.datasets import DATASETS
+from pixalign.bench.editing_study import ROWS, run_editing_study
 from pixalign.cli import common
-from pixalign.cli.choices import DatasetName, EditingRow, PromptSet
-from pixalign.cli.common import option
+from pixalign.cli.common import one_of, option
+from pixalign.generation.prompt_sets import PROMPT_SETS
 
+Datasets = Annotated[list[str] | None, option("Only this dataset; repeatable.", **one_of(DATASETS))]
 Limit = Annotated[int | None, option("The first so many images.", min=1)]
 Classifier = Annotated[str, option("Of scenes: lab:classifier or its folder.")]
 
@@ -32,9 +35,7 @@ def run(
             "The paper's name (SD1.5), a hub id or a folder.", show_default="the embedded model"
         ),
     ] = None,
-    dataset: Annotated[
-        list[DatasetName] | None, option("Only this dataset of the specs; repeatable.")
-    ] = None,
+    dataset: Datasets = None,
     limit: Limit = None,
     out: Annotated[Path, option("Folder for the results.")] = Path("bench-results"),
     counts: Annotated[
@@ -48,38 +49,36 @@ def run(
     """Run tables; stopped at any moment, the same command goes on. Then see `bench report`."""
     from pixalign.bench.command import run_specs
     from pixalign.bench.spec import MODELS
-    from pixalign.core import batching
-    from pixalign.core.protocols import AlignmentModel
-    from pixalign.model import load
 
-    at_once = common.passes(batch_size)
-    batching.BatchSize(at_once)  # refuses what is no size before anything is loaded
-
-    def load_model(where: str) -> AlignmentModel:
+    def load_model(where: str) -> Any:
         asked = None if model is None else MODELS.get(model, model)
-        return load(asked, device=where, dtype=dtype, batch_size=at_once)
+        return common.load_model(asked, where, dtype, batch_size, progress=False)
 
-    finished = run_specs(
-        specs,
-        load_model,
-        root=root,
-        datasets=dataset or [],
-        limit=limit,
-        out=out,
-        counts=counts,
-        seed=seed,
-        device=device,
-    )
-    for folder, result in finished:
-        _print_result(folder, result)
+    options: dict[str, Any] = {"root": root, "datasets": dataset or [], "limit": limit, "out": out}
+    options |= {"counts": counts, "seed": seed, "device": device}
+    for folder, result in run_specs(specs, load_model, **options):
+        print(f"{result['title']}: {result['done']} images of {result['dataset']}, in {folder}")
+        width = max(map(len, result["rows"]))
+        for name, row in result["rows"].items():
+            best, effect = row["oracle"], row["effect"]["oracle"]
+            print(
+                f"  {name:<{width}}  mIoU {best['miou']:.2f} ({best['miou_low']:.2f} to "
+                f"{best['miou_high']:.2f}), fixed threshold {row['fixed']['miou']:.2f}"
+                + (f", {effect[0]:+.2f} to {row['baseline']!r}" if effect else "")
+            )
+        if result["missing"]:
+            print(f"  not run: {', '.join(result['missing'])}")
 
 
 @bench.command()
 def ls(json_: common.Json = False) -> None:
     """List the tables: what they compare, on which datasets, in how many rows."""
-    from pixalign.bench.command import listing
+    from pixalign.bench.spec import load_spec, spec_names
 
-    found = listing()
+    found = [
+        spec.model_dump(include={"name", "label", "title", "datasets"}) | {"rows": len(spec.rows)}
+        for spec in map(load_spec, spec_names())
+    ]
     if json_:
         common.print_json(found)
         return
@@ -93,7 +92,7 @@ def ls(json_: common.Json = False) -> None:
 @bench.command()
 def check(
     root: Annotated[Path, typer.Argument(help="Folder that holds the datasets.")],
-    dataset: Annotated[list[DatasetName] | None, option("Only this dataset; repeatable.")] = None,
+    dataset: Datasets = None,
     split: Annotated[str | None, typer.Option(show_default="the usual one")] = None,
     limit: Limit = None,
     json_: common.Json = False,
@@ -104,8 +103,14 @@ def check(
     for record in check_root(root, dataset or [], split, limit):
         if json_:
             common.print_json(record)
-        else:
-            _print_check(record)
+            continue
+        print(
+            f"{record['name']} {record['split']}: {record['images']} images, {record['empty']} of "
+            f"them without a class; {record['background']:.1%} of the pixels background, "
+            f"{record['ignored']:.1%} not counted"
+        )
+        for name, images in record["images_per_class"].items():
+            print(f"  {images:>6}  {name}")
 
 
 @bench.command()
@@ -137,8 +142,7 @@ def report(
     ] = None,
 ) -> None:
     """Write report.html and tables.md of the runs in a folder."""
-    from pixalign.bench.document import render_benchmark
-    from pixalign.bench.report import write_report
+    from pixalign.bench.report import render_benchmark, write_report
     from pixalign.core.files import write_text
 
     if template is None:
@@ -154,8 +158,10 @@ def generation(
     out: Annotated[Path, option("Folder for the result file and the pictures.")],
     model: common.Model = None,
     set_: Annotated[
-        list[PromptSet] | None,
-        option("A set of prompts; repeatable.", "--set", show_default="lab-*"),
+        list[str] | None,
+        option(
+            "A set of prompts; repeatable.", "--set", show_default="lab-*", **one_of(PROMPT_SETS)
+        ),
     ] = None,
     file: Annotated[
         list[str] | None, option("abc6k=PATH or ae=PATH: prompts that are read.")
@@ -172,19 +178,16 @@ def generation(
     dtype: common.Dtype = "auto",
 ) -> None:
     """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
-    from pixalign.bench.generation_study.study import SETS, run_generation_study
-    from pixalign.bench.generation_study.summary import format_generation
+    from pixalign.bench.generation_study import SETS, run_generation_study
+    from pixalign.bench.study_figures import format_generation
 
     pairs = [text.partition("=") for text in file or []]
     files = {name: Path(path) for name, _, path in pairs}
     options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
     options |= {"controls": controls, "classifier": classifier, "files": files}
     options["sets"] = [*(set_ or ()), *files] or SETS
-    print(
-        format_generation(
-            run_generation_study(common.load_model(model, device, dtype), out, **options)
-        )
-    )
+    loaded = common.load_model(model, device, dtype)
+    print(format_generation(run_generation_study(loaded, out, **options)))
 
 
 @bench.command()
@@ -193,43 +196,16 @@ def editing(
     model: common.Model = None,
     count: Annotated[int, option("Edits of test scenes.", min=2)] = 104,
     row: Annotated[
-        list[EditingRow] | None, option("What to compare; repeatable.", show_default="all")
+        list[str] | None,
+        option("What to compare; repeatable.", show_default="all", **one_of(ROWS)),
     ] = None,
     classifier: Classifier = "lab:classifier",
     steps: common.Steps = 50,
     device: common.Device = "auto",
 ) -> None:
     """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
-    from pixalign.bench.editing_study.study import ROWS, run_editing_study
-    from pixalign.bench.editing_study.summary import format_edits
+    from pixalign.bench.study_figures import format_edits
 
+    loaded = common.load_model(model, device, "float32")
     options: dict[str, Any] = {"count": count, "steps": steps, "classifier": classifier}
-    options["rows"] = list(row or ROWS)
-    print(
-        format_edits(run_editing_study(common.load_model(model, device, "float32"), out, **options))
-    )
-
-
-def _print_result(folder: Path, result: dict[str, Any]) -> None:
-    """mIoU of each row at its best threshold and at the fixed one, and its effect."""
-    print(f"{result['title']}: {result['done']} images of {result['dataset']}, in {folder}")
-    width = max(len(name) for name in result["rows"])
-    for name, row in result["rows"].items():
-        best, effect = row["oracle"], row["effect"]["oracle"]
-        print(
-            f"  {name:<{width}}  mIoU {best['miou']:.2f} ({best['miou_low']:.2f} to "
-            f"{best['miou_high']:.2f}), fixed threshold {row['fixed']['miou']:.2f}"
-            + (f", {effect[0]:+.2f} to {row['baseline']!r}" if effect else "")
-        )
-    if result["missing"]:
-        print(f"  not run: {', '.join(result['missing'])}")
-
-
-def _print_check(record: dict[str, Any]) -> None:
-    print(
-        f"{record['name']} {record['split']}: {record['images']} images, {record['empty']} of "
-        f"them without a class; {record['background']:.1%} of the pixels background, "
-        f"{record['ignored']:.1%} not counted"
-    )
-    for name, images in record["images_per_class"].items():
-        print(f"  {images:>6}  {name}")
+    print(format_edits(run_editing_study(loaded, out, rows=row or list(ROWS), **options)))

@@ -1,17 +1,18 @@
-"""What all commands share: options, choices, loading a model, printing."""
+"""What all commands share: options, loading a model, printing."""
 
 from __future__ import annotations
 
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
-from pixalign.cli.choices import DtypeName, MemoryName
+from pixalign.backbones.load import DTYPES
+from pixalign.core import batching
 
 
 def option(help: str, *names: str, **about: Any) -> Any:
@@ -19,12 +20,36 @@ def option(help: str, *names: str, **about: Any) -> Any:
     return typer.Option(*names, help=help, **about)
 
 
+def one_of(choices: Iterable[str]) -> dict[str, Any]:
+    """What makes an option a choice: ``--help`` lists these texts, and no other is taken."""
+    known = list(choices)
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, known))}.")
+        return text
+
+    return {"parser": parse, "metavar": f"<{'|'.join(known)}>"}
+
+
+def _passes(text: str) -> int | str:
+    """ "auto", or a number; whatever else is refused by the library."""
+    size = int(text) if text.isdecimal() else text
+    try:
+        batching.BatchSize(size)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return size
+
+
 _MODEL = "Hub id, diffusers folder, .safetensors file or lab:NAME; see `pixalign models`."
 Model = Annotated[str | None, option(_MODEL, show_default="the embedded model")]
 Device = Annotated[str, option("auto, cpu, cuda (or cuda:1) or mps.")]
-Dtype = Annotated[DtypeName, option("Number type of the weights.")]
-BatchSize = Annotated[str, option("Passes at once: auto or a number.")]
-Memory = Annotated[MemoryName, option("low takes smaller batches.")]
+Dtype = Annotated[str, option("Number type of the weights.", **one_of(DTYPES))]
+BatchSize = Annotated[
+    Any, option("Passes at once: auto or a number.", parser=_passes, metavar="<auto|int>")
+]
+Memory = Annotated[str, option("low takes smaller batches.", **one_of(batching.MEMORY))]
 Seed = Annotated[int, option("Seed of the noise.", min=0)]
 Steps = Annotated[int, option("Denoising steps.", min=1)]
 Guidance = Annotated[
@@ -33,26 +58,21 @@ Guidance = Annotated[
 Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", "--json")]
 
 
-def passes(batch_size: str) -> int | str:
-    """ "auto", or a number; anything else is for the library to refuse."""
-    return int(batch_size) if batch_size.isdecimal() else batch_size
-
-
 def load_model(
     model: str | None,
     device: str,
     dtype: str = "auto",
-    batch_size: str = "auto",
+    batch_size: int | str = "auto",
     memory: str = "normal",
     progress: bool = True,
 ) -> Any:
-    """`pixalign.load` for a command: other libraries' bars are only for those who watch."""
+    """`pixalign.load` for a command: bars are only for those who watch."""
     from pixalign.backbones.load import hide_loading_bars
     from pixalign.model import load
 
-    if not sys.stderr.isatty():
+    if not (progress and sys.stderr.isatty()):
         hide_loading_bars()
-    options: dict[str, Any] = {"dtype": dtype, "batch_size": passes(batch_size), "memory": memory}
+    options: dict[str, Any] = {"dtype": dtype, "batch_size": batch_size, "memory": memory}
     return load(model, device=device, progress=progress, **options)
 
 

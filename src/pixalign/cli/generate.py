@@ -8,14 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from pixalign.cli import common
-from pixalign.cli.choices import GenerationMethodName
-from pixalign.cli.common import option
+from pixalign.cli.common import one_of, option
+from pixalign.generation import GENERATION_METHODS, entities_in, read_non_entities
 
 
 def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to draw.")],
     model: common.Model = None,
-    method: Annotated[GenerationMethodName, option("What keeps objects from missing.")] = "elbo",
+    method: Annotated[
+        str, option("What keeps objects from missing.", **one_of(GENERATION_METHODS))
+    ] = "elbo",
     entity: Annotated[
         list[str] | None,
         option("What must not be missing; repeatable.", show_default="found by spaCy"),
@@ -47,9 +49,8 @@ def generate(
     json_: common.Json = False,
 ) -> None:
     """Draw a prompt so that every entity it names appears, without training."""
-    from pixalign import generation
     from pixalign.core.files import check_folder
-    from pixalign.generation.plots import check_plots, plot_weights
+    from pixalign.generation.result import check_plots, plot_weights
     from pixalign.pictures.grid import picture_grid
     from pixalign.pictures.saving import write_png
 
@@ -61,12 +62,12 @@ def generate(
     options |= {"guidance": guidance, "strength": strength, "active": active}
     named: dict[str, Any] = {"entities": entity or None}
     if non_entities is not None:
-        named["ignored"] = generation.read_non_entities(non_entities)
-    if generation.GENERATION_METHODS[method].reads_entities:
-        generation.entities_in([prompt], **named)
+        named["ignored"] = read_non_entities(non_entities)
+    if GENERATION_METHODS[method].needs:
+        entities_in([prompt], **named)
     loaded = common.load_model(model, device, dtype, batch_size)
     with common.said_plainly():
-        made = loaded.generate([prompt], method=str(method), **named, **options)
+        made = loaded.generate([prompt], method=method, **named, **options)
     for picture in made:
         picture.save(out)
         if plot and picture.entities:
@@ -75,18 +76,13 @@ def generate(
         plain = loaded.generate([prompt], method="plain", **options)
         rows = [(before.image, after.image) for before, after in zip(plain, made, strict=True)]
         titles = [f"{prompt} · seed {picture.seed}" for picture in made]
-        grid = picture_grid(rows, headings=("plain", str(method)), titles=titles, side=256)
+        grid = picture_grid(rows, headings=("plain", method), titles=titles, side=256)
         write_png(out / "compare.png", grid)
     if json_:
         common.print_json([picture.to_dict() for picture in made])
         return
     for picture in made:
-        print(_described(picture))
+        weighted = zip(picture.entities, picture.weights.mean(0), strict=True)
+        means = ", ".join(f"{entity.text} {mean:.2f}" for entity, mean in weighted)
+        print(f"{picture.name}.png" + (f"  mean weights: {means}" if means else ""))
     print(f"written to {out}")
-
-
-def _described(picture: Any) -> str:
-    """A picture's file and the mean weight of each entity."""
-    means = picture.weights.mean(0)
-    words = [f"{e.text} {w:.2f}" for e, w in zip(picture.entities, means, strict=True)]
-    return f"{picture.name}.png" + (f"  mean weights: {', '.join(words)}" if words else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -12,10 +11,11 @@ import typer
 from pixalign.backbones.load import FAMILIES, family_of_folder, resolve_device, resolve_dtype
 from pixalign.backbones.locations import lab_models
 from pixalign.bench.datasets.sample import class_list, class_lists
-from pixalign.cli.choices import ListName
-from pixalign.cli.common import Device, Json, print_json
+from pixalign.cli.common import Device, Json, one_of, print_json
 from pixalign.core.provenance import versions
 from pixalign.scenes.atlas import class_names
+
+_LISTS = (*class_lists(), "scenes")
 
 
 def models(json_: Json = False) -> None:
@@ -41,7 +41,8 @@ def models(json_: Json = False) -> None:
 
 def classes(
     name: Annotated[
-        ListName | None, typer.Argument(help="A list; how many classes each has, if left out.")
+        str | None,
+        typer.Argument(help="A list; if left out, how long each is.", **one_of(_LISTS)),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -58,22 +59,37 @@ def classes(
 
 def doctor(device: Device = "auto", json_: Json = False) -> None:
     """Say what device, number type, versions and models are usable."""
-    record = examine(device)
+    chosen, installed, cached = resolve_device(device), versions(), cached_models()
+    problems = [f"{name} is {v}" for name, v in installed.items() if v == "not installed"]
+    try:
+        probe = torch.ones(8, 8, device=chosen) @ torch.ones(8, 8, device=chosen)
+        if float(probe.sum()) != 512:
+            problems.append(f"{chosen} computes wrong sums")
+    except RuntimeError as error:
+        problems.append(f"{chosen} does not compute: {str(error).splitlines()[0]}")
+    devices = {"cpu": f"{torch.get_num_threads()} threads"}
+    for index in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(index)
+        devices[f"cuda:{index}"] = f"{about.name}, {about.total_memory / 2**30:.0f} GiB"
+    if torch.backends.mps.is_available():
+        devices["mps"] = "Apple GPU"
+    dtypes = {
+        name: str(resolve_dtype("auto", chosen, family)).removeprefix("torch.")
+        for name, family in FAMILIES.items()
+    }
     if json_:
-        print_json(record)
+        record = {"versions": installed, "devices": devices, "device": str(chosen)}
+        print_json(record | {"dtypes": dtypes, "cached": cached, "problems": problems})
         return
-    for name, state in (record["versions"] | record["devices"]).items():
+    lines = [*installed.items(), *devices.items(), ("chosen", chosen)]
+    lines += [("", f"{family} runs in {dtype}") for family, dtype in dtypes.items()]
+    lines += [("model", f"{entry['model']} ({entry['family']})") for entry in cached]
+    lines += [] if cached else [("models", "none in the local hub cache")]
+    for name, state in lines:
         print(f"{name:<13} {state}")
-    print(f"{'chosen':<13} {record['device']}")
-    for family, dtype in record["dtypes"].items():
-        print(f"{'':<13} {family} runs in {dtype}")
-    for entry in record["cached"]:
-        print(f"{'model':<13} {entry['model']} ({entry['family']})")
-    if not record["cached"]:
-        print(f"{'models':<13} none in the local hub cache")
-    for problem in record["problems"]:
+    for problem in problems:
         print(f"problem: {problem}", file=sys.stderr)
-    if not record["problems"]:
+    if not problems:
         print("All is well.")
 
 
@@ -88,44 +104,8 @@ def cached_models() -> list[dict[str, str]]:
         return []
     found = []
     for repo in sorted(repos, key=lambda repo: repo.repo_id):
-        snapshots = [Path(revision.snapshot_path) for revision in repo.revisions]
-        whole = [s for s in snapshots if any(s.glob("unet/*.safetensors"))
-                 or any(s.glob("transformer/*.safetensors"))]  # fmt: skip
-        for family in sorted({name for name in map(family_of_folder, whole) if name}):
-            found.append({"model": repo.repo_id, "family": family})
+        weights = [f for r in repo.revisions for f in r.snapshot_path.glob("*/*.safetensors")]
+        whole = {f.parents[1] for f in weights if f.parent.name in ("unet", "transformer")}
+        families = {name for name in map(family_of_folder, whole) if name}
+        found += [{"model": repo.repo_id, "family": family} for family in sorted(families)]
     return found
-
-
-def examine(device: str = "auto") -> dict[str, Any]:
-    """Versions, devices, number types, models, and whatever stands in the way."""
-    chosen = resolve_device(device)
-    problems = []
-    try:
-        probe = torch.ones(8, 8, device=chosen) @ torch.ones(8, 8, device=chosen)
-        if float(probe.sum()) != 512:
-            problems.append(f"{chosen} computes wrong sums")
-    except RuntimeError as error:
-        problems.append(f"{chosen} does not compute: {str(error).splitlines()[0]}")
-    found = versions()
-    problems += [f"{name} is {v}" for name, v in found.items() if v == "not installed"]
-    return {
-        "versions": found,
-        "devices": _devices(),
-        "device": str(chosen),
-        "dtypes": {
-            name: str(resolve_dtype("auto", chosen, family)).removeprefix("torch.")
-            for name, family in FAMILIES.items()
-        },
-        "cached": cached_models(),
-        "problems": problems,
-    }
-
-
-def _devices() -> dict[str, str]:
-    devices = {"cpu": f"{torch.get_num_threads()} threads"}
-    for index in range(torch.cuda.device_count()):
-        about = torch.cuda.get_device_properties(index)
-        devices[f"cuda:{index}"] = f"{about.name}, {about.total_memory / 2**30:.0f} GiB"
-    if torch.backends.mps.is_available():
-        devices["mps"] = "Apple GPU"
-    return devices

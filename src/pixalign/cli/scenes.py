@@ -6,13 +6,13 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-from pixalign.cli.choices import SplitName
-from pixalign.cli.common import Device, Model, Seed, load_model, option
+from pixalign.cli.common import Device, Model, Seed, load_model, one_of, option
+from pixalign.scenes.sample import SPLITS
 
 
 def scenes(
     out: Annotated[Path, option("Folder for the files.")],
-    split: Annotated[SplitName, option("Whose frequencies and numbers.")] = "test",
+    split: Annotated[str, option("Whose frequencies and numbers.", **one_of(SPLITS))] = "test",
     count: Annotated[int, option("How many scenes.", min=1)] = 8,
     start: Annotated[int, option("Number of the first scene.", min=0)] = 0,
     size: Annotated[int, option("Pixels on a side.", min=32)] = 256,
@@ -25,28 +25,18 @@ def scenes(
 
 
 def demo(
-    out: Annotated[Path, option("Folder for report.html and its pictures.")] = Path(
-        "pixalign-demo"
-    ),
+    out: Annotated[Path, option("Folder for the report and its pictures.")] = Path("pixalign-demo"),
     model: Model = None,
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
     """Show the method at work, offline: maps before and after calibration, masks, a report."""
-    from pixalign.backbones.load import hide_loading_bars
     from pixalign.core.files import check_folder
     from pixalign.scenes.demo import demo as run_demo
 
     check_folder(out)
-    hide_loading_bars()
     loaded = load_model(model, device, progress=False)
-    report = run_demo(loaded, out, seed=seed, command=command(out, model, seed, device))
-    print(f"open {report}")
-
-
-def command(out: Path, model: str | None, seed: int, device: str) -> str:
-    """What makes the same again."""
-    words = ["pixalign", "demo", "--out", str(out), "--seed", str(seed)]
-    words += ["--model", model] if model is not None else []
-    words += ["--device", device] if device != "auto" else []
-    return shlex.join(words)
+    again = ["pixalign", "demo", "--out", str(out), "--seed", str(seed)]
+    again += ["--model", model] if model is not None else []
+    again += ["--device", device] if device != "auto" else []
+    print(f"open {run_demo(loaded, out, seed=seed, command=shlex.join(again))}")

@@ -9,32 +9,33 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pixalign.cli import common
-from pixalign.cli.choices import CalibrationName, MethodName, PresetName
-from pixalign.cli.common import option
+from pixalign.cli.common import one_of, option
+from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
+from pixalign.methods import METHODS, method_of
+
+_METHOD = one_of(name for name, kind in METHODS.items() if not kind.supervised)
 
 
 def segment(
     image: Annotated[str, typer.Argument(metavar="IMG", help="The picture.")],
     classes: Annotated[
         list[str],
-        typer.Argument(
-            metavar="CLASS...", help="What to look for. 'dog=a golden dog' names it dog."
-        ),
+        typer.Argument(metavar="CLASS...", help="What to find. 'dog=a golden dog' names it dog."),
     ],
     model: common.Model = None,
-    preset: Annotated[PresetName, option("Settings to start from.")] = "default",
+    preset: Annotated[str, option("Settings to start from.", **one_of(PRESETS))] = "default",
     method: Annotated[
-        MethodName | None, option("How heatmaps are made.", show_default="the preset's, else elbo")
+        str | None,
+        option("How heatmaps are made.", show_default="the preset's, else elbo", **_METHOD),
     ] = None,
     calibrate: Annotated[
-        CalibrationName | None, option("What calibrates a baseline's maps.", show_default="none")
+        str | None,
+        option("What calibrates a baseline's maps.", show_default="none", **one_of(CALIBRATIONS)),
     ] = None,
     out: Annotated[
         Path | None, option("Folder for the files.", show_default="IMG's name + -pixalign")
     ] = None,
-    caption: Annotated[
-        str | None, option("A text that contains the classes, to read instead.")
-    ] = None,
+    caption: Annotated[str | None, option("A text with the classes, to read instead.")] = None,
     resize: Annotated[
         Literal["square", "keep"] | None, option("Square, or keep the picture's shape.")
     ] = None,
@@ -48,10 +49,8 @@ def segment(
     json_: common.Json = False,
 ) -> None:
     """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
-    from pixalign.config import AlignConfig
-    from pixalign.core import batching
     from pixalign.core.files import check_folder
-    from pixalign.methods import method_of
+    from pixalign.core.values import Phrase
     from pixalign.pictures.reading import read_image
     from pixalign.text.prompts import as_phrases, locate
 
@@ -60,10 +59,13 @@ def segment(
     overrides = {name: value for name, value in chosen.items() if value is not None}
     config = AlignConfig.preset(preset, **overrides)
     config = method_of(config, method).configured(config, calibrate)
-    phrases = as_phrases([_phrase(text) for text in classes])
+    pairs = [text.partition("=") for text in classes]
+    for text, (_, separator, phrase) in zip(classes, pairs, strict=True):
+        if separator and not phrase.strip():
+            raise ValueError(f"class {text!r} has nothing after '='")
+    phrases = as_phrases([Phrase(name, phrase) for name, _, phrase in pairs])
     if caption is not None:
         locate(phrases, caption)
-    batching.BatchSize(common.passes(batch_size), memory)
     read_image(image)
     folder = out or (None if json_ else Path(f"{Path(image).stem}-pixalign"))
     if folder is not None:
@@ -77,15 +79,6 @@ def segment(
     else:
         _print_shares(result.to_dict())
         print(f"written to {folder}")
-
-
-def _phrase(text: str) -> Any:
-    from pixalign.core.values import Phrase
-
-    name, separator, phrase = text.partition("=")
-    if separator and not phrase.strip():
-        raise ValueError(f"class {text!r} has nothing after '='")
-    return Phrase(name, phrase)
 
 
 def _print_shares(record: dict[str, Any]) -> None:

@@ -30,12 +30,9 @@ class BatchSize:
 
     def of(self, latents: Tensor, kind: str) -> int:
         """Images like these latents [1, C, h, w] that go through the network together."""
-        if isinstance(self.requested, int):
-            size = self.requested
-        else:
-            positions = latents.shape[-2] * latents.shape[-1]
-            most = _POSITIONS.get(latents.device.type, 2**16) // MEMORY[self.memory]
-            size = max(1, most // positions)
+        most = _POSITIONS.get(latents.device.type, 2**16) // MEMORY[self.memory]
+        size = max(1, most // latents[0, 0].numel())
+        size = self.requested if isinstance(self.requested, int) else size
         return min(size, self.limits.get(kind, size))
 
     def each(
@@ -53,50 +50,40 @@ class BatchSize:
         """``work(first, last)`` on one part of 0 .. total - 1 after the other.
 
         Each of these is ``rows`` images of a batch; parts that are ``filled`` up take as much
-        memory as whole ones. When memory runs out, a part is tried again with half the size; with
-        ``restart``, which is then called, all parts are: for sums that a failed part may have
-        touched.
+        memory as whole ones. When memory runs out, a part is tried again with half the size, or
+        all are after ``restart()``, for sums that a failed part may have touched.
         """
+        progress = progress or Progress(0, kind, show=False)
         done = 0
-
-        def advance(last: int) -> None:
-            nonlocal done
-            if progress is not None:
-                progress.advance(last - done)
-            done = last
-
         while done < total:
             size = max(1, self.of(latents, kind) // rows)
             size = size if filled else min(size, total)
+            last = min(done + size, total)
             try:
-                while done < total:
-                    last = min(done + size, total)
-                    work(done, last)
-                    advance(last)
-                return
+                work(done, last)
             except RuntimeError as error:
                 if size == 1 or not out_of_memory(error):
                     raise
+            else:
+                progress.advance(last - done)
+                done = last
+                continue
             # Outside the except block, so that the failed pass's tensors are freed first.
-            self._halve(kind, size * rows)
+            if not self.limits:
+                note = f"out of memory with {size * rows} passes at once; going on with fewer"
+                self.notes.append(note)
+                warnings.warn(note, RuntimeWarning, stacklevel=3)
+            self.limits[kind] = size * rows // 2
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if restart is not None:
-                advance(0)
+                progress.advance(-done)
+                done = 0
                 restart()
-
-    def _halve(self, kind: str, size: int) -> None:
-        if not self.limits:
-            note = f"out of memory with {size} passes at once; going on with fewer"
-            self.notes.append(note)
-            warnings.warn(note, RuntimeWarning, stacklevel=4)
-        self.limits[kind] = size // 2
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error is an allocator's refusal, on any device."""
     text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError)
-        and ("out of memory" in text or "can't allocate memory" in text)
-    )
+    said = "out of memory" in text or "can't allocate memory" in text
+    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and said)

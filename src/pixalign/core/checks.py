@@ -18,6 +18,6 @@ def check_choice(what: str, value: object, choices: Sequence[object]) -> None:
 def check_finite(values: Tensor, what: str, dtype: torch.dtype) -> None:
     """Raise a FloatingPointError that says what to do unless all values are finite."""
     if not bool(torch.isfinite(values).all()):
-        raise FloatingPointError(
-            f"{what} hold NaN in {dtype}; load the model with dtype='float32' or 'bfloat16'"
-        )
+        remedy = "; load the model with dtype='float32' or 'bfloat16'"
+        said = "" if dtype == torch.float32 else remedy
+        raise FloatingPointError(f"{what} hold NaN or infinity in {dtype}{said}")

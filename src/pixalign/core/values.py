@@ -39,10 +39,10 @@ class TokenSpans:
     length: int
 
     def averaging_matrix(self, class_count: int) -> Tensor:
-        """[length, class_count]: a map times this is the mean of each class's columns."""
+        """[length, class_count]: a map times this is the mean of each class's columns, or 0."""
         matrix = torch.zeros(self.length, class_count)
         for index, columns in zip(self.classes, self.columns, strict=True):
-            matrix[list(columns), index] = 1 / len(columns)
+            matrix[list(columns), index] = 1 / max(1, len(columns))
         return matrix
 
 
@@ -93,12 +93,8 @@ class Scores:
     @classmethod
     def neutral(cls, class_count: int) -> Scores:
         """The scores of an uncalibrated alignment: every class keeps its map."""
-        return cls(
-            losses=torch.empty(class_count, 0),
-            elbo=torch.full((class_count,), torch.nan),
-            scores=torch.ones(class_count),
-            timesteps=(),
-        )
+        losses, scores = torch.empty(class_count, 0), torch.ones(class_count)
+        return cls(losses, elbo=scores * torch.nan, scores=scores, timesteps=())
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pixalign.core.checks import check_choice
-
 if TYPE_CHECKING:
     from pixalign.diffusion.schedule import Steps
 
@@ -91,11 +89,9 @@ OBJECTIVES: dict[str, Objective] = {
 
 def to_epsilon(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
     """The network's output [T, ...] at z [T, ...] as an estimate of the noise."""
-    check_choice("objective", objective, tuple(OBJECTIVES))
     return OBJECTIVES[objective].to_epsilon(output, z, steps)
 
 
 def to_sample(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
     """The network's output [T, ...] at z [T, ...] as an estimate of the clean latents."""
-    check_choice("objective", objective, tuple(OBJECTIVES))
     return OBJECTIVES[objective].to_sample(output, z, steps)

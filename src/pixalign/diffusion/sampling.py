@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from pixalign.core.batching import BatchSize
+from pixalign.core.checks import check_finite
 from pixalign.core.progress import Progress
-from pixalign.core.protocols import Denoiser
 from pixalign.core.values import Size, TextCondition
 from pixalign.diffusion.schedule import SamplingPath
 
@@ -22,13 +23,14 @@ StepFunction = Callable[[int, Tensor], Tensor]
 class Sampler:
     """Deterministic sampling of B pictures under texts [B], from noise in T steps, and back.
 
-    ``unconditional`` gives the embeddings [B, L, D] that guidance leads away from at a step; None
-    stands for the model's own. Without a ``batch_size`` all rows go in one pass, come what may.
+    The network is a `pixalign.backbones.Backbone`, here and below. ``unconditional`` gives the
+    embeddings [B, L, D] that guidance leads away from at a step, None the model's own.
+    Without a ``batch_size`` all rows go in one pass, come what may.
     """
 
     def __init__(
         self,
-        network: Denoiser,
+        network: Any,
         texts: TextCondition,
         steps: int,
         guidance: float = 1.0,
@@ -55,10 +57,10 @@ class Sampler:
         with which a step begins and ends.
         """
         indices = range(len(self.path))
-        move = self.path.retreat if backwards else self.path.advance
         for index in reversed(indices) if backwards else indices:
             z = z if before is None else before(index, z)
-            z = move(self.network.objective, (output or self.guided)(index, z), z, index)
+            said = (output or self.guided)(index, z)
+            z = self.path.advance(self.network.objective, said, z, index, backwards=backwards)
             z = z if after is None else after(index, z)
             if bar is not None:
                 bar.advance(len(z))
@@ -82,8 +84,6 @@ class Sampler:
         In one pass or as few as memory allows.
         """
         network, steps = self.network, self.path.at(index, len(z))
-        if self.batch_size is None:
-            return network.checked(network.predict(z, steps, texts))
         made = torch.empty_like(z, dtype=torch.float32)
 
         def work(first: int, last: int) -> None:
@@ -91,8 +91,12 @@ class Sampler:
             there = rows.to(z.device)
             made[there] = network.predict(z[there], steps[rows], texts[there])
 
-        self.batch_size.each(z, len(z), "sample", work)
-        return network.checked(made)
+        if self.batch_size is None:
+            work(0, len(z))
+        else:
+            self.batch_size.each(z, len(z), "sample", work)
+        check_finite(made, f"outputs of the {network.family} network", network.dtype)
+        return made
 
 
 def guided(conditional: Tensor, unconditional: Tensor, guidance: float) -> Tensor:
@@ -100,17 +104,18 @@ def guided(conditional: Tensor, unconditional: Tensor, guidance: float) -> Tenso
     return unconditional + guidance * (conditional - unconditional)
 
 
-def initial_noise(network: Denoiser, seeds: Sequence[int], size: Size) -> Tensor:
+def initial_noise(network: Any, seeds: Sequence[int], size: Size) -> Tensor:
     """float32 [B, C, h, w] for pictures of (height, width); each depends on its seed alone."""
     shape = network.latent_shape(size)
     drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     return torch.stack(drawn).to(network.device)
 
 
-def picture_size(network: Denoiser, size: Size | None) -> Size:
+def picture_size(network: Any, size: Size | None) -> Size:
     """The (height, width) of pictures to draw: those given, or the native ones."""
     if size is None:
-        return network.native_size
+        native: Size = network.native_size
+        return native
     multiple, largest = network.size_multiple, network.largest_side
     if any(side < multiple or side % multiple or side > largest for side in size):
         raise ValueError(

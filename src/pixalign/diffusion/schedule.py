@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -60,7 +59,6 @@ class Steps:
         check_choice("weighting", weighting, WEIGHTINGS)
         weights = torch.ones_like(self.time) if weighting == "uniform" else -self.lambda_slope
         if weighting == "native":
-            check_choice("objective", objective, tuple(OBJECTIVES))
             weights = weights * OBJECTIVES[objective].omega(self)
         return weights / weights.sum()
 
@@ -79,47 +77,24 @@ class SamplingPath:
         """Step ``index`` for each of ``count`` latents."""
         return self.steps[torch.full((count,), index)]
 
-    def advance(self, objective: str, output: Tensor, z: Tensor, index: int) -> Tensor:
-        """From z [B, ...] at step ``index``, where the network said ``output``, to its end.
+    def advance(
+        self, objective: str, output: Tensor, z: Tensor, index: int, *, backwards: bool = False
+    ) -> Tensor:
+        """From z [B, ...] at step ``index`` to its end, or from its end backwards to the step.
 
         z' = alpha' x + sigma' eps with the estimates of x and eps: DDIM without noise, and on the
-        straight path of a flow Euler's method.
+        straight path of a flow Euler's method. ``output`` is what the network says to z when it is
+        told the step's own time. A flow's holds all along the way, also backwards; any other is
+        relative to that time, where it tells the noise.
         """
         rows = torch.full((len(z),), index)
-        return _moved(objective, output, z, self.steps[rows], self.ends[rows])
-
-    def retreat(self, objective: str, output: Tensor, z: Tensor, index: int) -> Tensor:
-        """The way back: from z [B, ...], where step ``index`` ends, to where it began.
-
-        ``output`` is what the network says to z when it is told the step's own time. A flow's
-        holds all along the way; any other is relative to that time, where it tells the noise.
-        """
-        rows = torch.full((len(z),), index)
-        if objective != "flow":
-            output, objective = to_epsilon(objective, output, z, self.steps[rows]), "epsilon"
-        return _moved(objective, output, z, self.ends[rows], self.steps[rows])
-
-
-def _moved(objective: str, output: Tensor, z: Tensor, here: Steps, there: Steps) -> Tensor:
-    return there.noised(
-        to_sample(objective, output, z, here), to_epsilon(objective, output, z, here)
-    )
-
-
-class Schedule(Protocol):
-    """A noise schedule that can be visited by position in [0, 1] or by training index."""
-
-    def path(self, count: int) -> SamplingPath:
-        """``count`` steps from noise to a picture, evenly over the schedule."""
-        ...
-
-    def at_positions(self, positions: Tensor) -> Steps:
-        """The steps at positions in [0, 1]."""
-        ...
-
-    def at_indices(self, indices: Sequence[int]) -> Steps:
-        """The steps of those indices of the training schedule."""
-        ...
+        here, there = self.steps[rows], self.ends[rows]
+        if backwards:
+            if objective != "flow":
+                output, objective = to_epsilon(objective, output, z, here), "epsilon"
+            here, there = there, here
+        x, noise = (estimate(objective, output, z, here) for estimate in (to_sample, to_epsilon))
+        return there.noised(x, noise)
 
 
 class DiscreteSchedule:
@@ -129,14 +104,17 @@ class DiscreteSchedule:
         """``alphas_cumprod`` [T]: alpha_t squared, falling from nearly 1 towards 0."""
         # A zero terminal signal-to-noise ratio would make lambda infinite.
         signal = alphas_cumprod.double().cpu().clamp(1e-12, 1 - 1e-12)
-        self.alpha, self.sigma = signal.sqrt(), (1 - signal).sqrt()
         log_snr = torch.log(signal) - torch.log1p(-signal)
-        spacing = 1 / len(signal)
-        self.lambda_slope = torch.gradient(log_snr, spacing=spacing)[0]
-        self.alpha_slope = torch.gradient(self.alpha, spacing=spacing)[0]
+        self.table = Steps(
+            time=torch.arange(len(signal)).double(),
+            alpha=signal.sqrt(),
+            sigma=(1 - signal).sqrt(),
+            alpha_slope=torch.gradient(signal.sqrt(), spacing=1 / len(signal))[0],
+            lambda_slope=torch.gradient(log_snr, spacing=1 / len(signal))[0],
+        )
 
     def __len__(self) -> int:
-        return len(self.alpha)
+        return len(self.table)
 
     def path(self, count: int) -> SamplingPath:
         """999, 979, ..., 19 for 50 of 1,000 steps; the last leads to training step 0."""
@@ -152,14 +130,7 @@ class DiscreteSchedule:
     def at_indices(self, indices: Sequence[int]) -> Steps:
         """The training steps of those indices."""
         _check_indices(indices, len(self))
-        chosen = torch.tensor(indices)
-        return Steps(
-            time=chosen.double(),
-            alpha=self.alpha[chosen],
-            sigma=self.sigma[chosen],
-            alpha_slope=self.alpha_slope[chosen],
-            lambda_slope=self.lambda_slope[chosen],
-        )
+        return self.table[torch.tensor(indices)]
 
 
 class FlowSchedule:
@@ -167,9 +138,6 @@ class FlowSchedule:
 
     def __init__(self, shift: float = 1.0, length: int = 1000) -> None:
         self.shift, self.length = shift, length
-
-    def __len__(self) -> int:
-        return self.length
 
     def path(self, count: int) -> SamplingPath:
         """diffusers' sigmas: evenly from 1 to the smallest of training, shifted, and then 0."""
@@ -181,8 +149,7 @@ class FlowSchedule:
 
     def at_positions(self, positions: Tensor) -> Steps:
         """t = position. lambda' = -2 / (t (1 - t)) is infinite at both ends, so t stays inside."""
-        inside = positions.double().clamp(1e-4, 1 - 1e-4)
-        return self._near(inside, 0.0)
+        return self._near(positions.double().clamp(1e-4, 1 - 1e-4), 0.0)
 
     def _near(self, t: Tensor, margin: float) -> Steps:
         """Steps at t; all but the time that the network is told stays ``margin`` from both ends."""
@@ -203,6 +170,9 @@ class FlowSchedule:
         _check_indices(indices, self.length)
         s = (torch.tensor(indices).double() + 1) / self.length
         return self.at_positions(self._shifted(s))
+
+
+Schedule = DiscreteSchedule | FlowSchedule
 
 
 def _check_indices(indices: Sequence[int], length: int) -> None:

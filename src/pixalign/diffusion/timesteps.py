@@ -15,8 +15,6 @@ STRATEGIES: dict[str, tuple[float, float]] = {
     "middle": (0.4, 0.6),
     "large": (0.7, 0.9),
 }
-
-
 WEIGHTINGS = ("uniform", "likelihood", "native")
 
 
@@ -30,7 +28,7 @@ def positions(
     check_choice("strategy", strategy, tuple(STRATEGIES))
     low, high = bounds or STRATEGIES[strategy]
     if strategy == "random":
-        device = generator.device if generator is not None else torch.device("cpu")
+        device = "cpu" if generator is None else generator.device
         unit = torch.rand(count, generator=generator, device=device).double().cpu()
     else:
         unit = (torch.arange(count, dtype=torch.float64) + 0.5) / count

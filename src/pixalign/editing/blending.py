@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -15,44 +15,39 @@ from pixalign.attention.sites import grid_factor
 from pixalign.backbones import Backbone
 from pixalign.core.maps import resize
 from pixalign.core.values import Size
-from pixalign.editing.plan import EditPlan
+from pixalign.editing.plan import EditPlan, EditSettings
 
 
-class Blend:
-    """Masks bool [n, 1, h, w], on the latents' grid, of where n targets may differ from sources."""
+@contextmanager
+def masks_of(
+    backbone: Backbone, plans: Sequence[EditPlan], settings: EditSettings, latent: Size
+) -> Iterator[Callable[[], Tensor] | None]:
+    """What, asked after each pass in the block, says where n targets may differ from sources.
 
-    def __init__(self, mask: Tensor) -> None:
-        self._mask = mask
-
-    @contextmanager
-    def attached(self, backbone: Backbone) -> Iterator[None]:
-        """Look at every pass inside the block."""
-        yield
-
-    def add(self) -> None:
-        """Count the last pass in."""
-
-    def mask(self) -> Tensor:
-        """As it is after the passes so far."""
-        return self._mask
-
-    def __call__(self, z: Tensor) -> Tensor:
-        """Latents [sources, targets] with the sources' in the targets where the mask is not."""
-        source, target = z.chunk(2)
-        return torch.cat([source, torch.where(self.mask(), target, source)])
+    It gives masks bool [n, 1, h, w] on the latents' grid; None is everywhere.
+    """
+    if settings.blend == "attention" and any(plan.blend_columns for plan in plans):
+        masks = AttentionMasks(backbone, plans, latent, settings.blend_threshold)
+        with masks.reader.attached(backbone.denoiser):
+            yield masks
+    elif settings.blend == "heatmap" and any(plan.heatmaps is not None for plan in plans):
+        fixed = torch.stack([heatmap_mask(plan, latent) for plan in plans]).to(backbone.device)
+        yield lambda: fixed
+    else:
+        yield None
 
 
-class AttentionBlend(Blend):
-    """Masks from the attention to some words, over all steps so far.
+class AttentionMasks:
+    """Masks from the attention to some words, over all passes so far.
 
     The layers are those nearest to 16 x 16 cells. A pair's mask is where the attention to the
-    source's words or that to the target's, each relative to its maximum, is above a threshold.
+    source's words or that to the target's, each relative to its maximum, is above a threshold; a
+    plan without words for the blend is edited everywhere.
     """
 
     def __init__(
         self, backbone: Backbone, plans: Sequence[EditPlan], latent: Size, threshold: float
     ) -> None:
-        """A plan without words for the blend is edited everywhere."""
         self.latent, self.threshold, device = latent, threshold, backbone.device
         reading = [site for site in backbone.sites if site.reads_text]
         factor = grid_factor(reading, latent)
@@ -69,21 +64,11 @@ class AttentionBlend(Blend):
         self.everywhere = torch.tensor([p.blend_columns is None for p in plans], device=device)
         self.total: Tensor | None = None  # [2n, 1, h, w]
 
-    @contextmanager
-    def attached(self, backbone: Backbone) -> Iterator[None]:
-        """Read every pass inside the block."""
-        with self.reader.attached(backbone.denoiser):
-            yield
-
-    def add(self) -> None:
+    def __call__(self) -> Tensor:
         """Count the last pass in."""
         cross = [self.reader.cross[site] for site in self.sites]
         maps = combine_layers(cross, text_layers(self.sites), "uniform")
         self.total = maps if self.total is None else self.total + maps
-
-    def mask(self) -> Tensor:
-        """From the maps of the passes so far."""
-        assert self.total is not None, "nothing was read yet"
         wide = resize(max_pool2d(self.total, 3, stride=1, padding=1), self.latent)
         peaks = wide.amax((1, 2, 3), keepdim=True).clamp_min(torch.finfo(wide.dtype).tiny)
         source, target = (wide / peaks > self.threshold).chunk(2)

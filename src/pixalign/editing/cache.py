@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -11,24 +12,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import platformdirs
 import torch
 from PIL import Image
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import nn
 
 from pixalign.backbones import Backbone
-from pixalign.core.files import make_folder, write_bytes, write_json
+from pixalign.core.files import make_folder, write_bytes
 from pixalign.core.protocols import AlignmentModel
 from pixalign.editing.inversion import Inversion, InversionSettings, invert_pictures
 from pixalign.pictures.reading import to_pixels
 
-_FORMAT = 1
+_FORMAT = 2
 _SAMPLES = 64  # numbers of each weight that tell models apart
-_OURS = re.compile(r"[0-9a-f]{64}\.(json|safetensors)")
+_OURS = re.compile(r"[0-9a-f]{64}\.(npz|json|safetensors)")  # the last two are of format 1
 
 
 @dataclass(frozen=True)
@@ -49,37 +50,27 @@ class InversionCache:
         return cls(default if cache is True else Path(cache))
 
     def write(self, key: str, inversion: Inversion) -> None:
-        """Write KEY.safetensors, and KEY.json, which vouches for it."""
-        folder = make_folder(self.folder)
-        tensors = {"noise": inversion.noise.contiguous()}
+        """Write KEY.npz, whose arrays carry checksums."""
+        arrays: dict[str, Any] = {"noise": inversion.noise.numpy()}
         if inversion.unconditional is not None:
-            tensors["unconditional"] = inversion.unconditional.contiguous()
-        data = save(tensors)
-        write_bytes(folder / f"{key}.safetensors", data)
-        record = {
-            "prompt": inversion.prompt,
-            "settings": asdict(inversion.settings),
-            "sha256": hashlib.sha256(data).hexdigest(),
-        }
-        write_json(folder / f"{key}.json", record)
+            arrays["unconditional"] = inversion.unconditional.numpy()
+        file = io.BytesIO()
+        np.savez(file, **arrays)
+        write_bytes(make_folder(self.folder) / f"{key}.npz", file.getvalue())
 
-    def read(self, key: str, prompt: str, settings: InversionSettings) -> Inversion | None:
+    def read(self, key: str) -> Inversion | None:
         """The inversion of that key; None where there is none, or a damaged one."""
-        description, data = (self.folder / f"{key}.{end}" for end in ("json", "safetensors"))
-        if not description.is_file() and not data.is_file():
-            return None
+        path = self.folder / f"{key}.npz"
         try:
-            record = json.loads(description.read_text(encoding="utf-8"))
-            content = data.read_bytes()
-            if hashlib.sha256(content).hexdigest() != record["sha256"]:
-                raise ValueError("its content is not what was written")
-            tensors = load(content)
-            for path in (description, data):
-                os.utime(path)  # used just now
-            return Inversion(prompt, settings, tensors["noise"], tensors.get("unconditional"))
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            with np.load(path) as arrays:
+                tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            os.utime(path)  # used just now
+            return Inversion(tensors["noise"], tensors.get("unconditional"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             warnings.warn(
-                f"the kept inversion {str(data)!r} is damaged ({error}); it is made anew",
+                f"the kept inversion {str(path)!r} is damaged ({error}); it is made anew",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -96,12 +87,9 @@ class InversionCache:
                     known[path] = path.stat()
         left = sum(stat.st_size for stat in known.values())
         for path in sorted(known, key=lambda path: (known[path].st_mtime_ns, path.name)):
-            if left <= self.max_bytes:
-                break
-            for other in (path, path.with_suffix(".json"), path.with_suffix(".safetensors")):
-                if other in known:
-                    left -= known.pop(other).st_size
-                    other.unlink(missing_ok=True)
+            if left > self.max_bytes:
+                left -= known[path].st_size
+                path.unlink(missing_ok=True)
 
 
 def inversion_keys(
@@ -163,21 +151,19 @@ def inversions_of(
     Those that the cache holds are read, the others made together and kept there. A model whose
     weights cannot be seen keeps nothing. A damaged file is made anew, with a warning.
     """
-    if not pictures:
-        return []
-    keys = [] if cache is None else inversion_keys(model, pictures, prompts, settings)
-    known: dict[int, Inversion] = {}
-    if cache is not None:
-        read = (cache.read(key, prompts[row], settings) for row, key in enumerate(keys))
-        known = {row: inversion for row, inversion in enumerate(read) if inversion is not None}
+    keys, known = [], {}
+    if cache is not None and pictures:
+        keys = inversion_keys(model, pictures, prompts, settings)
+        read = enumerate(map(cache.read, keys))
+        known = {row: inversion for row, inversion in read if inversion is not None}
     missing = [row for row in range(len(pictures)) if row not in known]
     if missing:
         size = pictures[0].height, pictures[0].width
         pixels = torch.cat([to_pixels(pictures[row], size) for row in missing])
         made = invert_pictures(model, pixels, [prompts[row] for row in missing], settings)
         known.update(zip(missing, made, strict=True))
-        if cache is not None and keys:
-            for row in missing:
-                cache.write(keys[row], known[row])
-            cache.shrink()
+    if cache is not None and missing and keys:
+        for row in missing:
+            cache.write(keys[row], known[row])
+        cache.shrink()
     return [known[row] for row in range(len(pictures))]

@@ -43,11 +43,9 @@ class InversionSettings:
 
     def __post_init__(self) -> None:
         check_choice("inversion", self.method, INVERSIONS)
-        if self.inner_steps < 1:
-            raise ValueError(f"inner_steps is {self.inner_steps}; allowed: 1 or more")
-        for name in ("rate", "tolerance", "growth"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed: 0 or more")
+        for name, least in {"inner_steps": 1, "rate": 0, "tolerance": 0, "growth": 0}.items():
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: {least} or more")
 
     def at(self, index: int) -> tuple[float, float]:
         """Adam's rate at a step, and the loss below which a picture is done."""
@@ -63,8 +61,6 @@ class Inversion:
     own.
     """
 
-    prompt: str
-    settings: InversionSettings
     noise: Tensor
     unconditional: Tensor | None
 
@@ -74,25 +70,18 @@ def invert_pictures(
 ) -> list[Inversion]:
     """Invert pictures float32 [B, 3, H, W] in [-1, 1] with a prompt each, all together."""
     backbone: Backbone = model.backbone
-    texts = backbone.encode_text(list(prompts))
+    texts = backbone.encode_text(prompts)
     sampler = Sampler(backbone, texts, settings.steps, settings.guidance, model.batch_size)
     latents = torch.cat([backbone.encode_image(picture[None]) for picture in pixels])
     passes = len(pixels) * settings.steps
     with Progress(passes, "invert", model.progress, "step") as bar:
         trajectory = ddim_trajectory(sampler, latents, bar)
-    embeds = None
+    embeds: Sequence[Tensor | None] = [None] * len(prompts)
     if settings.method == "null-text":
         with Progress(passes, "null-text", model.progress, "step") as bar:
-            embeds = null_text(sampler, trajectory, settings, bar)
-    return [
-        Inversion(
-            prompt=prompt,
-            settings=settings,
-            noise=trajectory[0, row, None].cpu(),
-            unconditional=None if embeds is None else embeds[:, row].cpu(),
-        )
-        for row, prompt in enumerate(prompts)
-    ]
+            embeds = null_text(sampler, trajectory, settings, bar).cpu().unbind(1)
+    ways = zip(trajectory[0].cpu(), embeds, strict=True)
+    return [Inversion(noise[None], own) for noise, own in ways]
 
 
 def ddim_trajectory(sampler: Sampler, latents: Tensor, bar: Progress | None = None) -> Tensor:
@@ -100,16 +89,13 @@ def ddim_trajectory(sampler: Sampler, latents: Tensor, bar: Progress | None = No
 
     The trajectory float32 [T + 1, B, C, h, w]: [i] is where step i begins, [T] the pictures.
     """
-    trajectory = [latents]
+    trajectory: list[Tensor] = []
 
     def output(index: int, z: Tensor) -> Tensor:
+        trajectory.append(z)
         return sampler.output(index, z, sampler.texts)
 
-    def keep(index: int, z: Tensor) -> Tensor:
-        trajectory.append(z)
-        return z
-
-    sampler.run(latents, output, after=keep, backwards=True, bar=bar)
+    trajectory.append(sampler.run(latents, output, backwards=True, bar=bar))
     return torch.stack(trajectory[::-1])
 
 
@@ -121,75 +107,75 @@ def null_text(
     Each step begins with the embeddings of the one before and a fresh Adam, and where the guided
     steps so far have led. Pictures are independent of each other, however many go together.
     """
-    output = _FittedOutput(sampler, trajectory, settings)
-    # A GPU's memory is small; a CPU's is large, and it is the slower one.
-    checkpointing = output.backbone.device.type != "cpu"
-    with gradients_to_inputs(output.backbone.denoiser, checkpointing=checkpointing):
-        sampler.run(trajectory[0], output, bar=bar)
-    return torch.stack(output.fitted)
+    backbone = cast(Backbone, sampler.network)
+    fitted = [sampler.nothing(trajectory.shape[1]).embeds.float()]
 
-
-class _FittedOutput:
-    """The guided output of B pictures whose "nothing" is fitted first; ``fitted`` keeps it."""
-
-    def __init__(self, sampler: Sampler, trajectory: Tensor, settings: InversionSettings) -> None:
-        self.sampler, self.trajectory, self.settings = sampler, trajectory, settings
-        self.backbone = cast(Backbone, sampler.network)
-        self.embeds = sampler.nothing(trajectory.shape[1]).embeds.float()
-        self.fitted: list[Tensor] = []  # [B, L, D] a step
-
-    def __call__(self, index: int, z: Tensor) -> Tensor:
-        """Fit, note and go on with what was fitted."""
-        sampler = self.sampler
-        towards = sampler.output(index, z, sampler.texts)
-        embeds = self.embeds.clone()
+    def output(index: int, z: Tensor) -> Tensor:
+        towards, wanted = sampler.output(index, z, sampler.texts), trajectory[index + 1]
+        embeds = fitted[-1].clone()
 
         def work(first: int, last: int) -> None:
-            rows = torch.arange(first, last, device=z.device)
-            embeds[first:last] = self._optimised(index, z[rows], towards[rows], rows)
+            parts = (part[first:last] for part in (z, towards, wanted, fitted[-1]))
+            embeds[first:last] = _optimised(sampler, settings, index, *parts)
 
         (sampler.batch_size or BatchSize()).each(z, len(z), "null-text", work)
-        self.embeds = embeds
-        self.fitted.append(embeds)
+        fitted.append(embeds)
         away = sampler.output(index, z, sampler.nothing(len(z), embeds))
         return guided(towards, away, sampler.guidance)
 
-    def _optimised(self, index: int, z: Tensor, towards: Tensor, rows: Tensor) -> Tensor:
-        """Adam on each picture's embeddings until its loss is small or the steps are used up.
+    # A GPU's memory is small; a CPU's is large, and it is the slower one.
+    checkpointing = backbone.device.type != "cpu"
+    with gradients_to_inputs(backbone.denoiser, checkpointing=checkpointing):
+        sampler.run(trajectory[0], output, bar=bar)
+    return torch.stack(fitted[1:])
 
-        A parameter a picture: one that is done has no gradient, so that Adam leaves it alone.
-        """
-        sampler, (rate, bound) = self.sampler, self.settings.at(index)
-        wanted = self.trajectory[index + 1][rows]
-        free = [self.embeds[row].clone().requires_grad_() for row in rows.tolist()]
-        optimizer = torch.optim.Adam(free, lr=rate)
-        going = list(range(len(free)))
-        for _ in range(self.settings.inner_steps):
-            nothing = sampler.nothing(len(going), torch.stack([free[row] for row in going]))
-            away = self.backbone.output(z[going], sampler.path.at(index, len(going)), nothing)
-            moved = guided(towards[going], away, sampler.guidance)
-            there = sampler.path.advance(self.backbone.objective, moved, z[going], index)
-            squares = (there - wanted[going]).square().flatten(1)
-            # The sum, not the mean: half precision would lose the mean's small gradients.
-            gradients = torch.autograd.grad(squares.sum(), [free[row] for row in going])
-            optimizer.zero_grad()
-            for row, gradient in zip(going, gradients, strict=True):
-                free[row].grad = gradient / squares.shape[1]
-            optimizer.step()
-            losses = squares.detach().mean(1).tolist()
-            going = [row for row, loss in zip(going, losses, strict=True) if loss >= bound]
-            if not going:
-                break
-        return torch.stack(free).detach()
+
+def _optimised(
+    sampler: Sampler,
+    settings: InversionSettings,
+    index: int,
+    z: Tensor,
+    towards: Tensor,
+    wanted: Tensor,
+    embeds: Tensor,
+) -> Tensor:
+    """Adam on each picture's embeddings until its loss is small or the steps are used up.
+
+    A parameter a picture: one that is done has no gradient, so that Adam leaves it alone.
+    """
+    backbone, (rate, bound) = cast(Backbone, sampler.network), settings.at(index)
+    free = [picture.clone().requires_grad_() for picture in embeds]
+    optimizer = torch.optim.Adam(free, lr=rate)
+    going = list(range(len(free)))
+    for _ in range(settings.inner_steps):
+        nothing = sampler.nothing(len(going), torch.stack([free[row] for row in going]))
+        away = backbone.output(z[going], sampler.path.at(index, len(going)), nothing)
+        moved = guided(towards[going], away, sampler.guidance)
+        there = sampler.path.advance(backbone.objective, moved, z[going], index)
+        squares = (there - wanted[going]).square().flatten(1)
+        # The sum, not the mean: half precision would lose the mean's small gradients.
+        gradients = torch.autograd.grad(squares.sum(), [free[row] for row in going])
+        optimizer.zero_grad()
+        for row, gradient in zip(going, gradients, strict=True):
+            free[row].grad = gradient / squares.shape[1]
+        optimizer.step()
+        losses = squares.detach().mean(1).tolist()
+        going = [row for row, loss in zip(going, losses, strict=True) if loss >= bound]
+        if not going:
+            break
+    return torch.stack(free).detach()
 
 
 def reconstruct(
-    backbone: Backbone, inversions: Sequence[Inversion], batch_size: BatchSize | None = None
+    model: AlignmentModel,
+    inversions: Sequence[Inversion],
+    prompts: Sequence[str],
+    settings: InversionSettings,
 ) -> Tensor:
-    """The pictures float32 [B, 3, H, W] in [0, 1] to which inversions of one kind lead."""
-    settings, limits = inversions[0].settings, batch_size or BatchSize()
-    texts = backbone.encode_text([inversion.prompt for inversion in inversions])
-    sampler = Sampler(backbone, texts, settings.steps, settings.guidance, limits)
+    """The pictures float32 [B, 3, H, W] in [0, 1] to which inversions with these settings lead."""
+    backbone: Backbone = model.backbone
+    texts = backbone.encode_text(prompts)
+    sampler = Sampler(backbone, texts, settings.steps, settings.guidance, model.batch_size)
     fitted = [own.unconditional for own in inversions if own.unconditional is not None]
     if fitted:
         sampler.unconditional = torch.stack(fitted, 1).__getitem__

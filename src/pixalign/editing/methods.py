@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from pixalign.core.maps import minmax
-from pixalign.core.values import Size, TokenSpans
+from pixalign.core.values import Size
 from pixalign.text.pairing import Columns, Pairing
 
 
@@ -54,10 +54,8 @@ class HeatmapInjection(PromptToPrompt):
         size = next((tuple(given.shape[1:]) for given in heatmaps if given is not None), (1, 1))
         self._heatmaps = torch.zeros(len(parts), most, *size)
         for row, written in enumerate(parts):
-            ours = tuple(columns for columns, _, _ in written)
-            spans = TokenSpans("", tuple(range(len(written))), ours, length)
-            self._reading[row] = spans.averaging_matrix(most)
-            for part, (_, theirs, heatmap) in enumerate(written):
+            for part, (ours, theirs, heatmap) in enumerate(written):
+                self._reading[row, list(ours), part] = 1 / len(ours)
                 self._writing[row, part, list(theirs)] = 1
                 self._heatmaps[row, part] = heatmap
         self._reading, self._writing = self._reading.to(device), self._writing.to(device)

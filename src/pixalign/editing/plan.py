@@ -1,10 +1,13 @@
-"""Before an edit is drawn: prompts paired, pictures inverted, changed words found in them."""
+"""Before an edit is drawn: what is asked, prompts paired, pictures inverted, words found."""
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from PIL import Image
@@ -12,16 +15,131 @@ from torch import Tensor
 
 from pixalign.alignment.result import Alignment
 from pixalign.backbones import Backbone
+from pixalign.core.checks import check_choice
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Phrase, Size
-from pixalign.diffusion.sampling import Sampler, initial_noise, to_pictures
+from pixalign.diffusion.sampling import Sampler, initial_noise, picture_size, to_pictures
 from pixalign.editing.cache import InversionCache, inversions_of
 from pixalign.editing.inversion import InversionSettings
-from pixalign.editing.request import EditRequest, EditSettings
 from pixalign.methods import METHODS
+from pixalign.pictures.reading import model_size, read_image
 from pixalign.text.pairing import Columns, Pairing, columns_of, pair
 from pixalign.text.prompts import Span, head_noun, occurrences_of
+
+# By name the method of `pixalign.methods` whose heatmaps say where new words attend;
+# Prompt-to-Prompt asks none.
+EDITING_METHODS = {"elbo": "elbo", "diffsegmenter": "diffsegmenter", "ptp": None}
+BLENDS = ("attention", "heatmap", None)
+
+
+@dataclass(frozen=True, eq=False)
+class EditRequest:
+    """What is to become of a picture, or without one of what the model draws from a seed.
+
+    ``entities`` are phrases of the source prompt to compare the changed words with, ``weights``
+    factors of target words, and ``blend_words`` source and target words for the local blend.
+    """
+
+    source: str
+    target: str
+    image: Any = None  # as `read_image` takes it
+    seed: int = 0
+    entities: Sequence[str] = ()
+    weights: Mapping[str, float] | None = None
+    blend_words: tuple[str, str] | None = None
+
+    @cached_property
+    def picture(self) -> Image.Image | None:
+        """The image, read."""
+        return None if self.image is None else read_image(self.image)
+
+    @property
+    def file(self) -> str | None:
+        """The image's path, where it has one."""
+        return os.fspath(self.image) if isinstance(self.image, str | os.PathLike) else None
+
+    def size(self, backbone: Backbone, size: Size | None) -> Size:
+        """(height, width) at which the picture is edited: that given, or the model's area."""
+        if size is not None or self.picture is None:
+            return picture_size(backbone, size)
+        shape, native = (self.picture.height, self.picture.width), backbone.native_size
+        return model_size(shape, "keep", native, backbone.size_multiple, backbone.largest_side)
+
+
+@dataclass(frozen=True)
+class EditSettings:
+    """How pictures are edited.
+
+    ``cross_replace`` and ``self_replace`` are the parts of the steps in which the target's
+    attention to text and to itself is written, the latter in layers whose cells cover at least
+    ``self_factor`` latent positions a side. ``blend`` keeps the rest as it is, from ``blend_start``
+    on: "attention" edits where the words' attention is above ``blend_threshold`` of its maximum,
+    "heatmap" where a heatmap reaches the alignment's threshold, None everywhere.
+    """
+
+    method: str = "elbo"
+    steps: int = 50
+    guidance: float = 7.5
+    cross_replace: float = 0.8
+    self_replace: float = 0.4
+    self_factor: int = 2
+    blend: str | None = "attention"
+    blend_start: float = 0.2
+    blend_threshold: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_choice("method", self.method, tuple(EDITING_METHODS))
+        check_choice("blend", self.blend, BLENDS)
+        for name in ("cross_replace", "self_replace", "blend_start", "blend_threshold"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: 0 to 1")
+
+    def within(self, index: int, part: float) -> bool:
+        """Whether a step lies in the first part of the path."""
+        return index / self.steps < part
+
+    @property
+    def aligned_by(self) -> str | None:
+        """The method that makes heatmaps, if any are needed."""
+        return EDITING_METHODS[self.method] or ("elbo" if self.blend == "heatmap" else None)
+
+    @property
+    def compares_classes(self) -> bool:
+        """Whether that method calibrates, so that the source's other entities matter."""
+        return self.aligned_by is not None and METHODS[self.aligned_by].calibrations[0] != "none"
+
+
+def read_requests(
+    image: Any, source: Any, target: Any, seed: Any, entities: Any, weights: Any, blend_words: Any
+) -> tuple[list[EditRequest], bool]:
+    """A request an edit, and whether there is a list of them.
+
+    There is where image, source, target or seed is one. Everything may be a list of one for each
+    edit, or the same for all.
+    """
+    asked = {"image": image, "source": source, "target": target, "seed": seed}
+    counts = {name: len(v) for name, v in asked.items() if isinstance(v, list | tuple)}
+    if len(set(counts.values())) > 1:
+        lists = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        raise ValueError(f"lists of different lengths: {lists}; allowed: one for each edit")
+    if isinstance(entities, str):
+        raise ValueError(f"entities is {entities!r}; give a list, such as ['dog', 'red car']")
+    count = next(iter(counts.values()), 1)
+    if entities is None or all(isinstance(phrase, str) for phrase in entities):
+        entities = [entities or ()] * count
+    if isinstance(blend_words, tuple):  # a pair
+        blend_words = [blend_words] * count
+    asked |= {"entities": entities, "weights": weights, "blend_words": blend_words}
+    for name, value in asked.items():
+        if not isinstance(value, list | tuple):
+            asked[name] = [value] * count
+        elif len(value) != count:
+            raise ValueError(
+                f"{name} has {len(value)} items for {count} edits; allowed: one for each"
+            )
+    rows = (dict(zip(asked, row, strict=True)) for row in zip(*asked.values(), strict=True))
+    return [EditRequest(**row) for row in rows], bool(counts)
 
 
 @dataclass(eq=False)
@@ -132,21 +250,16 @@ def classes_of(pairing: Pairing, entities: Sequence[str]) -> tuple[list[Phrase],
     looks where its head noun does. The entities that do not change are there for the comparison,
     but those that are a part of changed words.
     """
+    places = {entity: occurrences_of(entity, pairing.source) for entity in entities}
     owners: list[str] = []
     phrases: dict[str, Phrase] = {}  # by text, in any case
     for change in pairing.changes:
-        around = [
-            entity
-            for entity in entities
-            if any(_within(change.span, span) for span in occurrences_of(entity, pairing.source))
-        ]
+        around = [e for e, spans in places.items() if any(_within(change.span, s) for s in spans)]
         text = around[0] if around else change.source
-        head = head_noun(text) or (0, len(text))
         owners.append(text.casefold())
-        phrases.setdefault(owners[-1], Phrase(text[slice(*head)], text))
+        phrases.setdefault(owners[-1], Phrase(text[slice(*head_noun(text))], text))
     changed = [change.span for change in pairing.changes]
-    for entity in entities:
-        spans = occurrences_of(entity, pairing.source)
+    for entity, spans in places.items():
         if not spans or not all(any(_within(span, part) for part in changed) for span in spans):
             phrases.setdefault(entity.casefold(), Phrase(entity))
     nouns = [phrase.name.casefold() for phrase in phrases.values()]

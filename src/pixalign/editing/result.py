@@ -49,10 +49,9 @@ class Edit:
 
     def compare(self) -> Image.Image:
         """All pictures side by side, each with a caption."""
-        figures = [f"{self.figures[name]:.1f} dB" for name in ("psnr",) if name in self.figures]
         panels: list[Cell] = [(self.source, f"source: {self.source_prompt}")]
         if self.figures:
-            panels.append((self.reconstruction, " ".join(["reconstruction", *figures])))
+            panels.append((self.reconstruction, f"reconstruction {self.figures['psnr']:.1f} dB"))
         if self.heatmap is not None:
             panels.append((self.heatmap, f"heatmap: {', '.join(old for old, _ in self.changes)}"))
         panels.append((self.edited, f"{self.method}: {self.target_prompt}"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -17,15 +16,14 @@ from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Size
-from pixalign.diffusion.sampling import Sampler, picture_size, to_pictures
-from pixalign.editing.blending import AttentionBlend, Blend, heatmap_mask
+from pixalign.diffusion.sampling import Sampler, to_pictures
+from pixalign.editing.blending import masks_of
 from pixalign.editing.cache import InversionCache
 from pixalign.editing.inversion import InversionSettings, reconstruction_figures
 from pixalign.editing.methods import HeatmapInjection, PromptToPrompt
-from pixalign.editing.plan import EditPlan, plan_edits
-from pixalign.editing.request import EditRequest, EditSettings, read_requests
+from pixalign.editing.plan import EDITING_METHODS, EditPlan, EditSettings, plan_edits, read_requests
 from pixalign.editing.result import Edit
-from pixalign.pictures.reading import model_size, to_pixels
+from pixalign.pictures.reading import to_pixels
 
 _ROWS = 4  # of a batch for each pair: source and target, without and with their texts
 
@@ -53,28 +51,21 @@ def edit(
     """Change a picture that the source prompt describes into what the target prompt says.
 
     Gives an `Edit`; lists of images, sources, targets or seeds give a list, and what is no list is
-    the same for all.
-    Each edit is what it would be alone, up to rounding. Without an image (None), it is the one that
-    the model draws from ``seed``. ``method`` says where new words attend: "ptp" where the words
-    they replace do, "elbo" and "diffsegmenter" where that method's heatmap of these says;
-    ``entities`` of the source prompt take part in its calibration. ``inversion`` finds the
+    the same for all. Each edit is what it would be alone, up to rounding. Without an image (None),
+    it is the one that the model draws from ``seed``. ``method`` says where new words attend: "ptp"
+    where the words they replace do, "elbo" and "diffsegmenter" where that method's heatmap of these
+    says; ``entities`` of the source prompt take part in its calibration. ``inversion`` finds the
     picture's noise, by "null-text" or "ddim"; ``cache`` keeps it in a folder, or with True in the
-    user's cache folder, of at most 2 GiB. ``weights`` are factors of target words,
-    ``blend_words`` a pair (source words, target words). For the others see `EditSettings`.
-    ``size`` (height, width) is by default the model's own area in the picture's shape.
+    user's cache folder, of at most 2 GiB. ``weights`` are factors of target words, ``blend_words``
+    a pair (source words, target words). For the others see `EditSettings`. ``size`` (height, width)
+    is by default the model's own area in the picture's shape.
     """
     requests, many = read_requests(image, source, target, seed, entities, weights, blend_words)
     backbone: Backbone = model.backbone
-    settings = EditSettings(
-        method=method,
-        steps=steps,
-        guidance=backbone.guidance if guidance is None else guidance,
-        cross_replace=cross_replace,
-        self_replace=self_replace,
-        blend=blend,
-    )
+    guidance = backbone.guidance if guidance is None else guidance
+    settings = EditSettings(method, steps, guidance, cross_replace, self_replace, blend=blend)
     how = InversionSettings(inversion) if isinstance(inversion, str) else inversion
-    how = dataclasses.replace(how, steps=steps, guidance=settings.guidance)
+    how = dataclasses.replace(how, steps=steps, guidance=guidance)
     kept = InversionCache.of(cache)
     backbone.schedule.path(steps)  # names a number of steps that is not allowed
     record = {
@@ -86,7 +77,7 @@ def edit(
     }
     by_size: dict[Size, list[int]] = {}
     for row, request in enumerate(requests):
-        by_size.setdefault(_size(backbone, request, size), []).append(row)
+        by_size.setdefault(request.size(backbone, size), []).append(row)
     edits: dict[int, Edit] = {}
     try:
         for where, rows in by_size.items():
@@ -100,21 +91,10 @@ def edit(
     return ordered if many else ordered[0]
 
 
-def _size(backbone: Backbone, request: EditRequest, size: Size | None) -> Size:
-    """(height, width) at which a picture is edited."""
-    if size is not None or request.picture is None:
-        return picture_size(backbone, size)
-    shape = (request.picture.height, request.picture.width)
-    native, multiple = backbone.native_size, backbone.size_multiple
-    return model_size(shape, "keep", native, multiple, backbone.largest_side)
-
-
-def draw_plans(
-    model: AlignmentModel, plans: Sequence[EditPlan], settings: EditSettings
-) -> tuple[Tensor, Tensor]:
-    """The latents [B, C, h, w] of all sources and of all targets, in batches of whole pairs."""
-    shape = (len(plans), *plans[0].noise.shape[1:])
-    ends = torch.empty(2, *shape, device=model.backbone.device)
+def draw_plans(model: AlignmentModel, plans: Sequence[EditPlan], settings: EditSettings) -> Tensor:
+    """Latents [2, B, C, h, w] of all sources and of all targets, in batches of whole pairs."""
+    shape = (2, len(plans), *plans[0].noise.shape[1:])
+    ends = torch.empty(shape, device=model.backbone.device)
     bar = Progress(len(plans) * settings.steps, "edit", model.progress, "step")
 
     def work(first: int, last: int) -> None:
@@ -133,7 +113,7 @@ def draw_plans(
 
     with bar:
         model.batch_size.each(plans[0].noise, len(plans), "edit", work, rows=_ROWS)
-    return ends[0], ends[1]
+    return ends
 
 
 def _drawn(
@@ -148,14 +128,20 @@ def _drawn(
     prompts = [plan.pairing.source for plan in plans] + [plan.pairing.target for plan in plans]
     texts = backbone.encode_text(prompts)
     sampler = Sampler(backbone, texts, settings.steps, settings.guidance)
-    sampler.unconditional = _unconditional(plans, sampler.empty.embeds[0].float())
+    usual = sampler.empty.embeds[0].float()
     writer = AttentionWriter(backbone.sites)
     rows = [row for row, plan in enumerate(plans) if plan.pairing.differs]
     writer.sources = torch.tensor(rows, dtype=torch.long, device=device) + 2 * count
     writer.targets = writer.sources + count
     text_edit = _text_edit([plans[row] for row in rows], settings, device)
     coarse = frozenset(site for site in backbone.sites if site.factor >= settings.self_factor)
-    blend = _blend(backbone, plans, settings, (noise.shape[-2], noise.shape[-1]))
+    latent = (noise.shape[-2], noise.shape[-1])
+
+    def unconditional(index: int) -> Tensor:
+        own = [
+            usual if p.unconditional is None else p.unconditional[index].to(usual) for p in plans
+        ]
+        return torch.stack([*own, *own])
 
     def before(index: int, z: Tensor) -> Tensor:
         writer.replaced = coarse if settings.within(index, settings.self_replace) else frozenset()
@@ -164,30 +150,17 @@ def _drawn(
 
     def after(index: int, z: Tensor) -> Tensor:
         step()
-        if blend is None:
+        mask = None if masks is None else masks()
+        if mask is None or settings.within(index, settings.blend_start):
             return z
-        blend.add()
-        return z if settings.within(index, settings.blend_start) else blend(z)
+        source, target = z.chunk(2)
+        return torch.cat([source, torch.where(mask, target, source)])
 
-    with ExitStack() as attached:
-        attached.enter_context(writer.attached(backbone.denoiser))
-        if blend is not None:
-            attached.enter_context(blend.attached(backbone))
+    sampler.unconditional = unconditional
+    blending = masks_of(backbone, plans, settings, latent)
+    with writer.attached(backbone.denoiser), blending as masks:
         z = sampler.run(torch.cat([noise, noise]), before=before, after=after)
     return torch.stack(z.chunk(2))
-
-
-def _unconditional(plans: Sequence[EditPlan], usual: Tensor) -> Callable[[int], Tensor]:
-    """The embeddings [2n, L, D] that guidance leads away from, of sources and targets alike."""
-
-    def at(index: int) -> Tensor:
-        embeds = [
-            usual if plan.unconditional is None else plan.unconditional[index].to(usual)
-            for plan in plans
-        ]
-        return torch.stack([*embeds, *embeds])
-
-    return at
 
 
 def _text_edit(
@@ -195,21 +168,9 @@ def _text_edit(
 ) -> PromptToPrompt | None:
     """What is written for the pairs that differ."""
     pairings = [plan.pairing for plan in plans]
-    if settings.injects and any(plan.heatmaps is not None for plan in plans):
+    if EDITING_METHODS[settings.method] and any(plan.heatmaps is not None for plan in plans):
         return HeatmapInjection(pairings, [plan.heatmaps for plan in plans], device)
     return PromptToPrompt(pairings, device) if plans else None
-
-
-def _blend(
-    backbone: Backbone, plans: Sequence[EditPlan], settings: EditSettings, latent: Size
-) -> Blend | None:
-    """What keeps the rest as it is, if anything does."""
-    if settings.blend == "attention" and any(plan.blend_columns for plan in plans):
-        return AttentionBlend(backbone, plans, latent, settings.blend_threshold)
-    if settings.blend == "heatmap" and any(plan.heatmaps is not None for plan in plans):
-        masks = [heatmap_mask(plan, latent) for plan in plans]
-        return Blend(torch.stack(masks).to(backbone.device))
-    return None
 
 
 def _result(backbone: Backbone, plan: EditPlan, pixels: Tensor, record: Mapping[str, Any]) -> Edit:

@@ -1,4 +1,4 @@
-"""The base of all methods, plain sampling, and the paper's: scores reweight the prompt."""
+"""Plain sampling, in which all methods act, and the paper's: scores reweight the prompt."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pixalign.backbones import Backbone
 from pixalign.core.values import TextCondition
 from pixalign.diffusion.objectives import to_epsilon
 from pixalign.diffusion.sampling import guided
-from pixalign.generation.plan import GenerationPlan
+from pixalign.generation.plan import EntityColumns, GenerationPlan
 from pixalign.text.entities import Entity
 from pixalign.text.weighting import weighted
 
 
 class GenerationMethod:
-    """Deterministic sampling with classifier-free guidance, in which a method may act.
+    """Deterministic sampling with classifier-free guidance: "plain", until a method acts in it.
 
     It may move the latents before a step (`before`), or choose another output (`output`).
     ``weights`` and ``errors`` float32 [T, N], one tensor a picture, are what a method leaves of
     its entities: 1 and NaN where it did nothing.
     """
 
-    name: ClassVar[str]
-    reads_entities: ClassVar[bool] = True
-    needs: ClassVar[str]  # of a prompt, to do anything
+    name: ClassVar[str] = "plain"
+    needs: ClassVar[str] = ""  # of a prompt, to do anything: "two entities"
+    least: ClassVar[int] = 0  # so many that it measures
 
     def __init__(self, plan: GenerationPlan) -> None:
         self.plan, self.sampler = plan, plan.sampler
@@ -37,9 +37,14 @@ class GenerationMethod:
         self.errors = [torch.full(shape, torch.nan) for shape in shapes]
 
     @classmethod
+    def measures(cls, entity: Entity | EntityColumns) -> bool:
+        """Whether the entity counts for the method."""
+        return True
+
+    @classmethod
     def helps(cls, entities: Sequence[Entity]) -> bool:
         """Whether a prompt with these entities has what the method needs."""
-        return True
+        return sum(map(cls.measures, entities)) >= cls.least
 
     @classmethod
     def check(cls, backbone: Backbone) -> None:
@@ -54,14 +59,6 @@ class GenerationMethod:
         return self.sampler.guided(index, z)
 
 
-class Plain(GenerationMethod):
-    """Sampling as it is."""
-
-    name = "plain"
-    reads_entities = False
-    needs = "nothing"
-
-
 class Elbo(GenerationMethod):
     """The paper's: entities whose own prompt explains the step least weigh more in it.
 
@@ -72,12 +69,7 @@ class Elbo(GenerationMethod):
     """
 
     name = "elbo"
-    needs = "two entities"
-
-    @classmethod
-    def helps(cls, entities: Sequence[Entity]) -> bool:
-        """Whether there is anything to balance."""
-        return len(entities) > 1
+    needs, least = "two entities", 2  # there is nothing to balance in one
 
     def __init__(self, plan: GenerationPlan) -> None:
         super().__init__(plan)

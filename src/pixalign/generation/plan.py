@@ -10,7 +10,7 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size
 from pixalign.diffusion.sampling import Sampler, initial_noise
 from pixalign.text.entities import Entity
-from pixalign.text.prompts import Prompt
+from pixalign.text.prompts import Prompt, Span
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,14 @@ class GenerationPlan:
             for request in requests
         )
 
+    def columns_of(self, prompt: str, spans: Sequence[Span]) -> tuple[tuple[int, ...], ...]:
+        """The text columns of each of some spans of a prompt."""
+        located = Prompt(prompt, tuple(range(len(spans))), tuple((span,) for span in spans))
+        return self.backbone.columns(located, self.texts.embeds.shape[1])
+
     def _columns(self, prompt: str, entity: Entity) -> EntityColumns:
-        spans = [(span,) for span in (entity.span, entity.head, *entity.modifiers)]
-        located = Prompt(prompt, tuple(range(len(spans))), tuple(spans))
-        words, head, *modifiers = self.backbone.columns(located, self.texts.embeds.shape[1])
+        spans = [entity.span, entity.head, *entity.modifiers]
+        words, head, *modifiers = self.columns_of(prompt, spans)
         if not words:
             raise ValueError(
                 f"entity {entity.text!r} is beyond what the model reads of {prompt!r}; "

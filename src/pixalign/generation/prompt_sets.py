@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, product
@@ -42,49 +42,42 @@ PLURAL = ("glasses",)  # without an article
 class SetPrompt:
     """A prompt of a set and its entities: phrases of the text with their attributes, in order.
 
-    Without entities they are left to be found. ``pair`` numbers two prompts that belong together.
+    Without entities they are left to be found.
     """
 
     text: str
     entities: tuple[str, ...]
-    pair: int | None = None
 
 
-@dataclass(frozen=True)
 class Kind:
     """Nouns that take the same modifiers: at most one of each list, written in this order."""
 
-    nouns: tuple[str, ...]
-    modifiers: tuple[tuple[str, ...], ...]
-
-    @classmethod
-    def of(cls, nouns: str, modifiers: str) -> Kind:
-        """From words, and from lists of words with commas between them."""
-        return cls(tuple(nouns.split()), tuple(tuple(w.split()) for w in modifiers.split(",")))
+    def __init__(self, nouns: str, modifiers: str) -> None:
+        self.nouns, self.modifiers = nouns.split(), [w.split() for w in modifiers.split(",")]
 
 
 _COLOURED = " ".join(PROMPT_COLOURS) + ", spotted striped checkered dotted"
-DVMP_KINDS = {
-    "animal": Kind.of(
+DVMP_KINDS = (
+    Kind(  # animals
         "antelope bear bird cat cow crocodile deer dog donkey duck elephant fox frog giraffe goat "
         "horse kangaroo lion lizard monkey mouse otter owl panda parrot penguin pig rabbit sheep "
         "squirrel tiger turtle wolf zebra",
         "sleepy happy angry curious proud, tiny small big, furry fluffy wet shaggy, "
         f"{_COLOURED}, baby",
     ),
-    "object": Kind.of(
+    Kind(  # objects
         "backpack balloon basket bell bench bicycle boat book bottle bowl bus car chair clock "
         "crown cup drum guitar hat kettle ladder lamp mug piano plate shoe sofa spoon "
         "suitcase table teapot train truck umbrella vase violin",
         "beautiful broken elegant, tiny small big tall, modern old antique, shiny dusty smooth, "
         f"{_COLOURED}, wooden metal glass plastic leather",
     ),
-    "food": Kind.of(
+    Kind(  # food
         "apple avocado banana carrot coconut cookie cupcake lemon mango mushroom onion orange "
         "peach pear pepper pineapple plum pumpkin strawberry tomato",
         f"tiny small big, fresh ripe rotten sliced, shiny fuzzy frozen, {_COLOURED}",
     ),
-}
+)
 DVMP_MODIFIERS = 3  # of a noun, at most
 
 
@@ -151,8 +144,7 @@ def dvmp(count: int = DVMP_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
 def read_abc6k(path: str | os.PathLike[str]) -> tuple[SetPrompt, ...]:
     """Captions from a text file, each followed by itself with two colours swapped.
 
-    Both have the number of their pair, from 0; entities are left to be found. Blank lines do not
-    count.
+    Entities are left to be found; blank lines do not count.
     """
     text = Path(path).read_text(encoding="utf-8-sig")
     captions = [line.strip() for line in text.split("\n") if line.strip()]
@@ -161,17 +153,38 @@ def read_abc6k(path: str | os.PathLike[str]) -> tuple[SetPrompt, ...]:
             f"{str(path)!r} has {len(captions)} captions; allowed: pairs of lines, a caption and "
             "the same with its colours swapped"
         )
-    return tuple(SetPrompt(caption, (), line // 2) for line, caption in enumerate(captions))
+    return tuple(SetPrompt(caption, ()) for caption in captions)
 
 
 def lab_prompts(
     name: str, classes: int, coloured: bool, count: int = LAB_COUNT, seed: int = SEED
 ) -> tuple[SetPrompt, ...]:
-    """ "a photo of dog, palm tree": so many of the lab's classes, or each in another colour."""
-    rng, prompts = _generator(seed, name, part=1), []
-    for phrases in _lab_classes(count, seed, name, classes):
+    """ "a photo of dog, palm tree": so many of the lab's classes, or each in another colour.
+
+    No combination comes twice. Classes are dealt from shuffled decks of all of them, one deck
+    after the other, so that all are equally frequent, as far as the count allows.
+    """
+    names, prompts = class_names(), []
+    rng, colours = _generator(seed, name, count), _generator(seed, name, part=1)
+    deck: list[int] = []
+    dealt: set[frozenset[int]] = set()
+    for _ in range(count):
+        if len(deck) <= len(names):  # keep at least one of each class
+            deck += rng.permutation(len(names)).tolist()
+        hand: list[int] = []
+        for card in deck:
+            if card not in hand and frozenset((*hand, card)) not in dealt:
+                hand.append(card)
+            if len(hand) == classes:
+                break
+        else:
+            raise ValueError(f"count is {count}; so many different prompts cannot be dealt")
+        dealt.add(frozenset(hand))
+        for card in hand:
+            deck.remove(card)
+        phrases = [names[card] for card in hand]
         if coloured:
-            phrases = _coloured(rng, LAB_COLOURS[1:], phrases)
+            phrases = _coloured(colours, LAB_COLOURS[1:], phrases)
         prompts.append(SetPrompt(PREFIX + ", ".join(phrases), tuple(phrases)))
     return tuple(prompts)
 
@@ -225,8 +238,7 @@ def _named(text: str) -> tuple[str, ...]:
 
 def _described_noun(rng: np.random.Generator, used: Sequence[str]) -> str:
     """A noun of any kind with up to DVMP_MODIFIERS modifiers, all of them words not yet used."""
-    kinds = list(DVMP_KINDS.values())
-    kind = kinds[rng.integers(len(kinds))]
+    kind = DVMP_KINDS[rng.integers(len(DVMP_KINDS))]
     noun = _drawn(rng, kind.nouns, used)
     lists = rng.permutation(len(kind.modifiers))[: rng.integers(DVMP_MODIFIERS + 1)]
     words = [_drawn(rng, kind.modifiers[chosen], (*used, noun)) for chosen in sorted(lists)]
@@ -237,30 +249,3 @@ def _drawn(rng: np.random.Generator, words: Sequence[str], used: Sequence[str]) 
     """One of the words that are not used yet; "" when all are."""
     free = [word for word in words if word not in used]
     return free[rng.integers(len(free))] if free else ""
-
-
-def _lab_classes(count: int, seed: int, name: str, size: int) -> Iterator[list[str]]:
-    """``count`` times ``size`` different class names; no combination comes twice.
-
-    They are dealt from shuffled decks of all classes, one deck after the other, so that all are
-    equally frequent, as far as the count allows.
-    """
-    names = class_names()
-    rng = _generator(seed, name, count)
-    deck: list[int] = []
-    dealt: set[frozenset[int]] = set()
-    for _ in range(count):
-        if len(deck) <= len(names):  # keep at least one of each class
-            deck += rng.permutation(len(names)).tolist()
-        hand: list[int] = []
-        for card in deck:
-            if card not in hand and frozenset((*hand, card)) not in dealt:
-                hand.append(card)
-            if len(hand) == size:
-                break
-        else:
-            raise ValueError(f"count is {count}; so many different prompts cannot be dealt")
-        dealt.add(frozenset(hand))
-        for card in hand:
-            deck.remove(card)
-        yield [names[card] for card in hand]

@@ -7,23 +7,20 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from PIL import Image
-
 from pixalign.core.checks import check_choice
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Size
 from pixalign.diffusion.sampling import picture_size, to_pictures
-from pixalign.generation.attend_excite import AttendExcite
-from pixalign.generation.methods import Elbo, GenerationMethod, Plain
+from pixalign.generation.gradient_methods import AttendExcite, SynGen
+from pixalign.generation.methods import Elbo, GenerationMethod
 from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
 from pixalign.generation.result import Generation
-from pixalign.generation.syngen import SynGen
 from pixalign.text.entities import NON_ENTITIES, Entity, entities_of, given_entities
 
 GENERATION_METHODS: dict[str, type[GenerationMethod]] = {
-    method.name: method for method in (Elbo, Plain, AttendExcite, SynGen)
+    method.name: method for method in (Elbo, GenerationMethod, AttendExcite, SynGen)
 }
 _TOGETHER = 64  # pictures in the making at once
 
@@ -57,13 +54,20 @@ def generate(
         raise ValueError(f"count is {count}; allowed: 1 or more")
     kind = GENERATION_METHODS[method]
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-    named = entities_in(prompts, entities, ignored) if kind.reads_entities else [()] * len(prompts)
+    named = entities_in(prompts, entities, ignored) if kind.needs else [()] * len(prompts)
     requests = [
         GenerationRequest(text, seed + number, own)
         for text, own in zip(prompts, named, strict=True)
         for number in range(count)
     ]
-    _warn_of_plain(requests, kind)
+    plain = list(dict.fromkeys(r.prompt for r in requests if not kind.helps(r.entities)))
+    if plain:
+        others = f", and so are {len(plain) - 1} more" if len(plain) > 1 else ""
+        warnings.warn(
+            f"{kind.name!r} needs {kind.needs}; {plain[0]!r} is sampled plainly{others}",
+            UserWarning,
+            stacklevel=3,
+        )
     kind.check(model.backbone)
     usual = model.backbone.guidance if guidance is None else guidance
     settings = GenerationSettings(steps, usual, strength, active)
@@ -93,7 +97,11 @@ def draw_requests(
         for first in range(0, len(requests), _TOGETHER):
             plan = GenerationPlan(model, requests[first : first + _TOGETHER], settings, where)
             method = kind(plan)
-            images = _drawn(plan, method, bar)
+            try:
+                z = plan.sampler.run(plan.noise, method.output, before=method.before, bar=bar)
+                images = to_pictures(plan.backbone.decode_latents(z))
+            finally:
+                plan.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
             results += [
                 Generation(
                     image=image,
@@ -110,15 +118,6 @@ def draw_requests(
     return results
 
 
-def _drawn(plan: GenerationPlan, method: GenerationMethod, bar: Progress) -> list[Image.Image]:
-    """Go the whole path with one method, and decode what it leads to."""
-    try:
-        z = plan.sampler.run(plan.noise, method.output, before=method.before, bar=bar)
-        return to_pictures(plan.backbone.decode_latents(z))
-    finally:
-        plan.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
-
-
 def entities_in(
     prompts: Sequence[str],
     entities: Sequence[str] | Sequence[Sequence[str]] | None = None,
@@ -127,21 +126,8 @@ def entities_in(
     """The entities of each prompt, found or given: one list for all prompts, or one for each."""
     if entities is None:
         return [entities_of(text, ignored=ignored) for text in prompts]
-    if isinstance(entities, str):
-        raise ValueError(f"entities is {entities!r}; give a list, such as ['dog', 'red car']")
-    words = [phrase for phrase in entities if isinstance(phrase, str)]
-    lists = [words] * len(prompts) if len(words) == len(entities) else [list(e) for e in entities]
+    shared = all(isinstance(phrase, str) for phrase in entities)
+    lists: Sequence[Any] = [entities] * len(prompts) if shared else entities
     if len(lists) != len(prompts):
         raise ValueError(f"{len(lists)} lists of entities for {len(prompts)} prompts")
     return [given_entities(text, phrases) for text, phrases in zip(prompts, lists, strict=True)]
-
-
-def _warn_of_plain(requests: Sequence[GenerationRequest], kind: type[GenerationMethod]) -> None:
-    plain = list(dict.fromkeys(r.prompt for r in requests if not kind.helps(r.entities)))
-    if plain:
-        others = f", and so are {len(plain) - 1} more" if len(plain) > 1 else ""
-        warnings.warn(
-            f"{kind.name!r} needs {kind.needs}; {plain[0]!r} is sampled plainly{others}",
-            UserWarning,
-            stacklevel=4,
-        )

@@ -55,17 +55,14 @@ def overlay(
     ``mask`` [H, W] holds 0 for background and i for ``legend[i - 1]``.
     """
     colours = palette(len(legend))
-    pixels = np.asarray(image, dtype=np.float32)
-    tint = colours[mask].astype(np.float32)
-    blended = _blended(pixels, tint, mask, opacity)
+    pixels, tint = np.asarray(image, dtype=np.float32), colours[mask].astype(np.float32)
     edge = (outline(mask) & (mask > 0))[..., None]
-    blended = np.where(edge, tint, blended)
+    blended = np.where(edge, tint, _blended(pixels, tint, mask, opacity))
     picture = Image.fromarray(np.round(blended).astype(np.uint8))
     # Small pictures are enlarged so that the legend can be read beside them.
     enlarge = max(1, round(480 / max(picture.size)))
-    picture = picture.resize(
-        (picture.width * enlarge, picture.height * enlarge), Image.Resampling.NEAREST
-    )
+    size = (picture.width * enlarge, picture.height * enlarge)
+    picture = picture.resize(size, Image.Resampling.NEAREST)
     text_size = int(np.clip(max(picture.size) / 36, 14, 48))
     width = max(picture.width, 24 * text_size)
     return picture_grid([[picture], [_legend(legend, colours[1:], width, text_size)]], gap=0)

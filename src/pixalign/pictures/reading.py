@@ -72,7 +72,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
     if array.dtype == np.bool_:
         array = array * np.uint8(255)
     elif array.dtype == np.uint16:
-        array = _sixteen_to_eight(array)
+        array = np.round(array.astype(np.float32) / 257).astype(np.uint8)
     elif np.issubdtype(array.dtype, np.floating):
         if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
             raise ValueError(f"{problem} has values outside [0, 1]")
@@ -82,22 +82,15 @@ def _from_array(array: np.ndarray) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _sixteen_to_eight(array: np.ndarray) -> np.ndarray:
-    return np.round(array.astype(np.float32) / 257).astype(np.uint8)
-
-
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         # Pillow would clip 16-bit grey at 255 instead of scaling it.
         values = np.asarray(image).astype(np.float64)
         top = 65535 if image.mode.startswith("I") else max(1.0, float(values.max()))
-        return Image.fromarray(np.round(values.clip(0, top) / top * 255).astype(np.uint8)).convert(
-            "RGB"
-        )
-    if image.has_transparency_data:
-        solid = image.convert("RGBA")
-        white = Image.new("RGBA", solid.size, "white")
-        return Image.alpha_composite(white, solid).convert("RGB")
+        image = Image.fromarray(np.round(values.clip(0, top) / top * 255).astype(np.uint8))
+    elif image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
     return image.convert("RGB")
 
 
@@ -128,7 +121,6 @@ def model_size(
 
 def to_pixels(image: Image.Image, size: Size) -> Tensor:
     """float32 [1, 3, height, width] in [-1, 1], resized bilinearly."""
-    height, width = size
-    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    resized = image.resize(size[::-1], Image.Resampling.BILINEAR)
     values = torch.from_numpy(np.array(resized, dtype=np.float32))
     return values.permute(2, 0, 1)[None] / 127.5 - 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from einops import rearrange
 from PIL import Image
 from torch import Tensor
 
@@ -18,38 +19,38 @@ ZIPF_EXPONENT = 0.8
 RANK_SEED = 20250613  # fixes which classes are frequent; a trained model depends on it
 
 
-@cache
 def class_names() -> tuple[str, ...]:
     """The names of the classes, in the order of every class index."""
-    return tuple(row["name"] for row in _rows())
+    return _column("name")
+
+
+def plurals() -> tuple[str, ...]:
+    """The plural of each class name."""
+    return _column("plural")
 
 
 @cache
-def plurals() -> tuple[str, ...]:
-    """The plural of each class name."""
-    return tuple(row["plural"] for row in _rows())
+def _column(name: str) -> tuple[str, ...]:
+    rows = json.loads((DATA / "classes.json").read_text(encoding="utf-8"))
+    return tuple(row[name] for row in rows)
 
 
 @cache
 def sprites() -> Tensor:
     """uint8 [classes, 2, 4, 128, 128]: RGBA drawings, colours not premultiplied."""
-    count = len(class_names())
     styles = []
     for style in STYLES:
         with Image.open(DATA / f"{style}.webp") as image:
-            sheet = np.array(image.convert("RGBA"))
-        rows, columns = sheet.shape[0] // CELL, sheet.shape[1] // CELL
-        cells = sheet.reshape(rows, CELL, columns, CELL, 4).transpose(0, 2, 4, 1, 3)
-        styles.append(cells.reshape(rows * columns, 4, CELL, CELL)[:count])
-    return torch.from_numpy(np.stack(styles, axis=1))
+            sheet = torch.from_numpy(np.array(image.convert("RGBA")))
+        cells = rearrange(sheet, "(r h) (c w) k -> (r c) k h w", h=CELL, w=CELL)
+        styles.append(cells[: len(class_names())])
+    return torch.stack(styles, dim=1)
 
 
 def training_ranks() -> np.ndarray:
     """int64 [classes]: 0 for the class that training shows most, a fixed random order."""
     order = np.random.Generator(np.random.Philox(RANK_SEED)).permutation(len(class_names()))
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(order))
-    return ranks
+    return np.argsort(order)
 
 
 def training_shares() -> np.ndarray:
@@ -66,8 +67,3 @@ def training_shares() -> np.ndarray:
 def training_counts() -> dict[str, float]:
     """`training_shares` by class name."""
     return dict(zip(class_names(), training_shares().tolist(), strict=True))
-
-
-@cache
-def _rows() -> tuple[dict[str, str], ...]:
-    return tuple(json.loads((DATA / "classes.json").read_text(encoding="utf-8")))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 
 from pixalign.alignment.result import Alignment
 from pixalign.config import AlignConfig
@@ -19,9 +19,11 @@ from pixalign.core.files import check_folder, make_folder, write_json, write_tex
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
+from pixalign.pictures.drawing import heat, palette, tinted
+from pixalign.pictures.grid import picture_grid
+from pixalign.pictures.pages import data_uri, environment
 from pixalign.pictures.saving import write_png
 from pixalign.scenes.atlas import training_ranks, training_shares
-from pixalign.scenes.demo_report import draw, page, summarise_demo, summary_picture
 from pixalign.scenes.labelled import LabelledScene, labelled_scenes
 from pixalign.scenes.sample import sample_scenes
 
@@ -32,45 +34,29 @@ START = 1000  # the search starts at test scene START times the seed
 SMALL = (0.003, 0.025)  # bounds of the share of the picture
 HIDDEN = (0.08, 0.5)  # bounds of the share that is visible
 _BATCH = 64
-
-Bools = NDArray[np.bool_]
-Pair = tuple[Alignment, Alignment]  # before and after calibration
-
-
-def _between(values: Sequence[float], bounds: tuple[float, float]) -> Bools:
-    low, high = bounds
-    return np.array([low < value < high for value in values])
-
-
-def _rare(scene: LabelledScene) -> Bools:
-    ranks = training_ranks()
-    rare: Bools = ranks[list(scene.labels)] >= len(ranks) - len(ranks) // 10
-    return rare
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A kind of scene: ``finds`` says bool [N] which classes make it one, ``text`` in words."""
-
-    text: str
-    finds: Callable[[LabelledScene], Bools]
-
+BETTER, WORSE, SAME = "#0b62a4", "#b3400e", "#666666"  # told apart by arrows too
+CELL, GAP, LINE, TEXT = 256, 12, 34, 364  # of summary.png, in pixels
+MASKS = ("picture", "truth", "before calibration", "after calibration")
 
 RULES = {
-    "rare": Rule("a class of the rarest tenth of the training classes", _rare),
-    "small": Rule(
-        f"a class that covers between {100 * SMALL[0]:g} and {100 * SMALL[1]:g} % of the picture",
-        lambda scene: _between(scene.area, SMALL),
-    ),
-    "hidden": Rule(
-        f"a class of which between {100 * HIDDEN[0]:g} and {100 * HIDDEN[1]:g} % is visible",
-        lambda scene: _between(scene.visible, HIDDEN),
-    ),
-    "crowded": Rule(
-        f"{MOST} different classes",
-        lambda scene: np.full(len(scene.labels), len(scene.labels) == MOST),
-    ),
+    "rare": "a class of the rarest tenth of the training classes",
+    "small": f"a class that covers between {100 * SMALL[0]:g} and {100 * SMALL[1]:g} % of the "
+    "picture",
+    "hidden": f"a class of which between {100 * HIDDEN[0]:g} and {100 * HIDDEN[1]:g} % is visible",
+    "crowded": f"{MOST} different classes",
 }
+
+
+def found_by(rule: str, scene: LabelledScene) -> np.ndarray:
+    """bool [N]: which of a scene's classes make it one of the rule."""
+    ranks, area, visible = training_ranks(), np.array(scene.area), np.array(scene.visible)
+    found: dict[str, np.ndarray] = {
+        "rare": ranks[list(scene.labels)] >= len(ranks) - len(ranks) // 10,
+        "small": (SMALL[0] < area) & (area < SMALL[1]),
+        "hidden": (HIDDEN[0] < visible) & (visible < HIDDEN[1]),
+        "crowded": np.full(len(area), len(area) == MOST),
+    }
+    return found[rule]
 
 
 def demo(
@@ -94,10 +80,17 @@ def demo(
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed is {seed}; allowed: a whole number from 0 to 2**32 - 1")
     check_folder(out)
-    chosen = choose(scenes, START * seed)
-    pairs = _align(model, [scene for _, scene in chosen], config, seed, progress)
-    rows = [describe(*choice, *pair) for choice, pair in zip(chosen, pairs, strict=True)]
-    before, after = pairs[0]
+    plain = dataclasses.replace(config or AlignConfig(), method="attention", calibrate="none")
+    rows, drawn = [], []
+    with Progress(2 * scenes, "demo", progress, "alignment") as bar:
+        for rule, scene in choose(scenes, START * seed):
+            encoded = model.encode(scene.image)
+            before = model.align(encoded, scene.names, config=plain, seed=seed)
+            bar.advance(1)
+            after = model.align(encoded, scene.names, config=config, seed=seed)
+            bar.advance(1)
+            rows.append(describe(rule, scene, before, after))
+            drawn.append(draw(scene, before, after))
     settings = f"scenes={scenes}, seed={seed}" + (", config=config" if config else "")
     record: dict[str, Any] = {
         "command": command or f"pixalign.scenes.demo.demo(model, {os.fspath(out)!r}, {settings})",
@@ -107,38 +100,14 @@ def demo(
         "start": START * seed,
         "gamma": after.config.gamma,
         "threshold": {"before": before.config.threshold, "after": after.config.threshold},
-        "rules": {name: rule.text for name, rule in RULES.items()},
+        "rules": RULES,
         "summary": summarise_demo(rows),
         "scenes": rows,
     }
-    drawn = [draw(scene, *pair) for (_, scene), pair in zip(chosen, pairs, strict=True)]
     folder = make_folder(out)
     write_json(folder / "demo.json", record)
     write_png(folder / "summary.png", summary_picture(rows, drawn))
     return write_text(folder / "report.html", page(record, drawn))
-
-
-def _align(
-    model: AlignmentModel,
-    scenes: Sequence[LabelledScene],
-    config: AlignConfig | None,
-    seed: int,
-    progress: bool,
-) -> list[Pair]:
-    """Each scene without and with calibration, encoded once."""
-    plain = dataclasses.replace(config or AlignConfig(), method="attention", calibrate="none")
-    pairs = []
-    with Progress(2 * len(scenes), "demo", progress, "alignment") as bar:
-        for scene in scenes:
-            encoded, pair = model.encode(scene.image), []
-            for settings in (plain, config):
-                pair.append(model.align(encoded, scene.names, config=settings, seed=seed))
-                bar.advance(1)
-            pairs.append((pair[0], pair[1]))
-    return pairs
-
-
-# ---- choosing ----
 
 
 def choose(count: int, start: int = 0) -> list[tuple[str, LabelledScene]]:
@@ -149,8 +118,8 @@ def choose(count: int, start: int = 0) -> list[tuple[str, LabelledScene]]:
     wanted = {name: len(range(place, count, len(RULES))) for place, name in enumerate(RULES)}
     taken: list[tuple[str, LabelledScene]] = []
     for scene in _test_scenes(start):
-        for name, rule in RULES.items():
-            if wanted[name] and rule.finds(scene).any():
+        for name in RULES:
+            if wanted[name] and found_by(name, scene).any():
                 wanted[name] -= 1
                 taken.append((name, scene))
                 break
@@ -162,12 +131,10 @@ def choose(count: int, start: int = 0) -> list[tuple[str, LabelledScene]]:
 def _test_scenes(start: int) -> Iterator[LabelledScene]:
     """The scenes from ``start`` on that have 2 to 4 visible classes."""
     for first in itertools.count(start, _BATCH):
-        for scene in labelled_scenes(sample_scenes("test", first, _BATCH), SIZE, "cpu", first):
+        batch = sample_scenes("test", first, _BATCH)
+        for scene in labelled_scenes(batch, SIZE, first, class_order=True):
             if FEWEST <= len(scene.labels) <= MOST:
-                yield scene.in_class_order()
-
-
-# ---- measuring ----
+                yield scene
 
 
 def iou(truth: np.ndarray, found: np.ndarray, labels: int) -> np.ndarray:
@@ -179,8 +146,7 @@ def iou(truth: np.ndarray, found: np.ndarray, labels: int) -> np.ndarray:
     table = np.bincount(pairs.ravel(), minlength=labels**2).reshape(labels, labels)
     hits = table.diagonal()
     union = table.sum(0) + table.sum(1) - hits
-    shares: np.ndarray = np.where(union > 0, hits / np.maximum(union, 1), np.nan)
-    return shares
+    return np.where(union > 0, hits / np.maximum(union, 1), np.nan)
 
 
 def describe(
@@ -201,12 +167,12 @@ def describe(
         "exponent": after.exponents,
         **{name: values[1:] for name, values in ious.items()},
     }
-    found = RULES[rule].finds(scene)
+    found = found_by(rule, scene).tolist()
     return {
         "rule": rule,
         "scene": scene.number,
         "classes": [
-            {"name": name, "by_rule": bool(found[index])}
+            {"name": name, "by_rule": found[index]}
             | {key: _number(column[index]) for key, column in columns.items()}
             for index, name in enumerate(scene.names)
         ],
@@ -218,3 +184,106 @@ def describe(
 
 def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def change_in_points(before: float, after: float) -> float:
+    """The change from one IoU to another in percentage points, between the figures as printed."""
+    return round(round(100 * after, 1) - round(100 * before, 1), 1)
+
+
+def summarise_demo(scenes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means over the scenes of each rule, over all, and over all classes; how many changed.
+
+    ``scenes`` are rows as in demo.json; gains and losses are percentage points.
+    """
+    classes = [row for scene in scenes for row in scene["classes"]]
+    changes = [change_in_points(row["iou_before"], row["iou_after"]) for row in classes]
+    gains = [change for change in changes if change > 0]
+    losses = [-change for change in changes if change < 0]
+    by_rule: dict[str, list[Mapping[str, Any]]] = {}
+    for scene in scenes:
+        by_rule.setdefault(scene["rule"], []).append(scene)
+    return {
+        "by_rule": {rule: _means(group, "mean_iou") for rule, group in by_rule.items()},
+        "all": _means(scenes, "mean_iou"),
+        "classes": {
+            **_means(classes, "iou"),
+            "better": len(gains),
+            "worse": len(losses),
+            "mean_gain": sum(gains) / max(len(gains), 1),
+            "mean_loss": sum(losses) / max(len(losses), 1),
+        },
+    }
+
+
+def _means(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    names = (f"{name}_before", f"{name}_after")
+    means = {name: float(np.mean([row[name] for row in rows])) for name in names}
+    return {"count": len(rows), **means}
+
+
+# ---- pictures and page ----
+
+
+def draw(scene: LabelledScene, before: Alignment, after: Alignment) -> dict[str, Any]:
+    """The pictures of a scene: itself, three masks, and lists of heatmaps, one of each class."""
+    return {
+        "picture": after.image,
+        "truth": tinted(after.image, scene.truth.numpy()),
+        "before": tinted(after.image, before.mask()),
+        "after": tinted(after.image, after.mask()),
+        "heat_before": [heat(heatmap) for heatmap in before.heatmaps],
+        "heat_after": [heat(heatmap) for heatmap in after.heatmaps],
+    }
+
+
+def page(record: Mapping[str, Any], drawn: Sequence[Mapping[str, Any]]) -> str:
+    """report.html: a record as in demo.json and each scene's pictures, in one file."""
+    templates = environment(html=True, change_in_points=change_in_points, uri=data_uri, zip=zip)
+    source = resources.files("pixalign.scenes").joinpath("demo.html.j2").read_text("utf-8")
+    most = max(len(scene["classes"]) for scene in record["scenes"])
+    return templates.from_string(source).render(
+        record=record,
+        drawn=drawn,
+        colours=["#" + bytes(colour).hex() for colour in palette(most)[1:]],
+        scale=heat(np.linspace(0, 1, 256)[None]),
+        shades={"better": BETTER, "worse": WORSE},
+    )
+
+
+def summary_picture(
+    scenes: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]]
+) -> Image.Image:
+    """The first scene of each rule as a row: picture, truth, both masks, each class's IoU."""
+    rows: dict[str, list[Image.Image]] = {}
+    for scene, images in zip(scenes, drawn, strict=True):
+        if scene["rule"] not in rows:
+            shown = (images[name] for name in ("picture", "truth", "before", "after"))
+            large = [image.resize((CELL, CELL), Image.Resampling.NEAREST) for image in shown]
+            rows[scene["rule"]] = [*large, _figures(scene)]
+    headings = (*MASKS, "IoU in %, before and after")
+    return picture_grid(list(rows.values()), headings=headings, gap=GAP, text=21)
+
+
+def _figures(scene: Mapping[str, Any]) -> Image.Image:
+    """A scene's rule, then a line for each class: colour, name, IoU before and after."""
+    panel = Image.new("RGB", (TEXT, CELL), "white")
+    pen = ImageDraw.Draw(panel)
+    font, small = ImageFont.load_default(23), ImageFont.load_default(18)
+    pen.text((0, 0), scene["rule"].capitalize(), fill="black", font=ImageFont.load_default(27))
+    pen.text((0, LINE), f"test scene {scene['scene']}", fill=SAME, font=small)
+    y = 2 * LINE + GAP
+    colours = [*palette(len(scene["classes"]))[1:].tolist(), [150, 150, 150]]
+    rows = [*scene["classes"], {"name": "background", **scene["background"]}]
+    for row, colour in zip(rows, colours, strict=True):
+        change = change_in_points(row["iou_before"], row["iou_after"])
+        shade = BETTER if change > 0 else WORSE if change < 0 else SAME
+        pen.rectangle((0, y + 4, 18, y + 22), fill=tuple(colour))
+        pen.text((28, y), row["name"], fill="black", font=font)
+        for right, name, fill in ((250, "iou_before", "black"), (330, "iou_after", shade)):
+            pen.text((right, y), f"{100 * row[name]:.1f}", fill=fill, font=font, anchor="ra")
+        if change:
+            base, tip = (y + 21, y + 6) if change > 0 else (y + 6, y + 21)
+            pen.polygon([(340, base), (356, base), (348, tip)], fill=shade)
+        y += LINE
+    return panel

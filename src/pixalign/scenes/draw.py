@@ -9,8 +9,8 @@ APART = 100_000  # between the scenes of each number of objects, so that none sh
 
 def draw_scenes(split: str, count: int) -> SceneBatch:
     """``count`` scenes of 2, 3 and 4 objects in equal parts."""
-    batches = [sample_scenes(split, n * APART, many, objects=n) for n, many in _parts(count)]
-    return concatenate(batches)
+    parts = [(n, many) for n, many in _parts(count) if many]
+    return concatenate([sample_scenes(split, n * APART, many, objects=n) for n, many in parts])
 
 
 def scene_numbers(count: int) -> list[int]:
@@ -19,6 +19,5 @@ def scene_numbers(count: int) -> list[int]:
 
 
 def _parts(count: int) -> list[tuple[int, int]]:
-    """(number of objects, number of scenes) of the parts that have any scene."""
-    parts = [(n, (count + n - 2) // 3) for n in (2, 3, 4)]
-    return [(n, many) for n, many in parts if many]
+    """(number of objects, number of scenes)."""
+    return [(n, (count + n - 2) // 3) for n in (2, 3, 4)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,14 +17,14 @@ from pixalign.scenes.sample import SceneBatch, class_slots
 
 @dataclass(frozen=True, eq=False)
 class LabelledScene:
-    """One scene: its picture float32 [3, H, W] in [0, 1], in 8-bit steps, and the truth.
+    """One scene: its picture and the truth int64 [H, W], 0 on the background and i on class
+    ``labels[i - 1]``.
 
-    ``truth`` int64 [H, W] is 0 on the background and i on class ``labels[i - 1]``. ``labels``
-    are the classes with a visible pixel, in the order in which the caption names them; ``area``
-    is each one's share of the picture and ``visible`` the share of it that nothing covers.
+    ``labels`` are the classes with a visible pixel; ``area`` is each one's share of the picture
+    and ``visible`` the share of it that nothing covers.
     """
 
-    picture: Tensor
+    image: Image.Image
     truth: Tensor
     labels: tuple[int, ...]
     area: tuple[float, ...]
@@ -36,40 +36,30 @@ class LabelledScene:
         """The classes' names."""
         return [class_names()[label] for label in self.labels]
 
-    @property
-    def image(self) -> Image.Image:
-        """The picture for people."""
-        return to_pictures(self.picture[None])[0]
-
-    def in_class_order(self) -> LabelledScene:
-        """The same scene with its classes in the order of the class list."""
-        order = sorted(range(len(self.labels)), key=self.labels.__getitem__)
-        moved = torch.tensor([0, *(1 + order.index(place) for place in range(len(order)))])
-        truth, labels = moved.to(self.truth.device)[self.truth], tuple(sorted(self.labels))
-        columns = (self.area, self.visible)
-        area, visible = (tuple(column[place] for place in order) for column in columns)
-        return replace(self, truth=truth, labels=labels, area=area, visible=visible)
-
 
 def labelled_scenes(
-    batch: SceneBatch, size: int, device: str, first: int = 0
+    batch: SceneBatch, size: int, first: int = 0, *, class_order: bool = False
 ) -> list[LabelledScene]:
-    """The scenes as a model sees them."""
-    drawn = render(batch, size=size, device=device)
-    pictures = (drawn.images * 255).round() / 255
-    seen, alone = drawn.visible_areas().tolist(), drawn.areas.tolist()
-    scenes = []
-    for index, slots in enumerate(class_slots(batch)):
-        pixels = {label: sum(seen[index][slot] for slot in own) for label, own in slots.items()}
-        whole = {label: sum(alone[index][slot] for slot in own) for label, own in slots.items()}
-        labels = tuple(label for label, count in pixels.items() if count)
-        mask = drawn.masks[index].long()
-        truth = torch.zeros_like(mask)
-        for place, label in enumerate(labels, start=1):
-            truth[mask == label + 1] = place
-        area = tuple(pixels[label] / truth.numel() for label in labels)
-        visible = tuple(pixels[label] / max(whole[label], 1) for label in labels)
-        scenes.append(LabelledScene(pictures[index], truth, labels, area, visible, first + index))
+    """The scenes as a model sees them; their classes as captions name them, or as the class list.
+
+    ``first`` is the number of the first one in its split.
+    """
+    drawn = render(batch, size)
+    pictures, scenes = to_pictures(drawn.images), []
+    for index, groups in enumerate(class_slots(batch)):
+        mask = drawn.masks[index]
+        truth = torch.zeros_like(mask, dtype=torch.int64)
+        shares: dict[int, tuple[float, float]] = {}
+        for label in sorted(groups) if class_order else groups:
+            pixels = int((mask == label + 1).sum())
+            if pixels:
+                alone = int(drawn.areas[index, groups[label]].sum())
+                shares[label] = (pixels / mask.numel(), pixels / alone)
+                truth[mask == label + 1] = len(shares)
+        area, visible = zip(*shares.values(), strict=True)
+        scenes.append(
+            LabelledScene(pictures[index], truth, tuple(shares), area, visible, first + index)
+        )
     return scenes
 
 

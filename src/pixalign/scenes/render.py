@@ -64,26 +64,19 @@ def render(batch: SceneBatch, size: int = 128, device: torch.device | str = "cpu
     device = torch.device(device)
     atlas, tints = _blurred(device), _tint_table(device)
     images = _backgrounds(torch.from_numpy(batch.backgrounds).to(device), size)
-    count, slot_count = batch.labels.shape
-    masks = torch.zeros(count, size, size, dtype=torch.uint8, device=device)
+    masks = torch.zeros(len(batch), size, size, dtype=torch.uint8, device=device)
     slots = torch.zeros_like(masks)
-    areas = torch.zeros(count, slot_count, dtype=torch.int64, device=device)
+    areas = torch.zeros(batch.labels.shape, dtype=torch.int64, device=device)
     levels = np.digitize(CELL / (np.maximum(batch.sizes, 1e-3) * size), REDUCTIONS)
-    for slot in range(slot_count):
-        scenes = np.flatnonzero(batch.labels[:, slot] >= 0)
-        if len(scenes) == 0:
-            continue
+    for slot, labels in enumerate(batch.labels.T):
+        scenes = np.flatnonzero(labels >= 0)
         columns = (levels, batch.labels, batch.styles, batch.tints)
-        level, label, style, tint = (
-            torch.from_numpy(column[scenes, slot]).to(device) for column in columns
-        )
-        rows = torch.from_numpy(scenes).to(device)
+        chosen = [scenes, _affine(batch, scenes, slot), *(x[scenes, slot] for x in columns)]
+        rows, affine, level, label, style, tint = (torch.from_numpy(x).to(device) for x in chosen)
         drawing = atlas[level, label, style].float() / 255
-        affine = torch.from_numpy(_affine(batch, scenes, slot)).to(device)
         layer = F.grid_sample(drawing, _grid(affine, size), align_corners=False)
         alpha = layer[:, 3:]
-        colour = _tinted(layer, tints[tint])
-        images[rows] = colour + (1 - alpha) * images[rows]
+        images[rows] = _tinted(layer, tints[tint]) + (1 - alpha) * images[rows]
         solid = alpha[:, 0] > 0.5
         areas[rows, slot] = solid.sum((1, 2))
         masks[rows] = torch.where(solid, (label + 1).to(torch.uint8)[:, None, None], masks[rows])
@@ -162,10 +155,9 @@ def _tint_table(device: torch.device) -> Tensor:
 
     Brightness L becomes dark + L (light - dark): affine in colour, so exact when premultiplied.
     """
-    table = [torch.tensor([[1.0, 0.0, 0.0]]).expand(3, 3)]
-    for name in COLOURS[1:]:
-        dark = 0.3 * torch.tensor(TINTS[name])
-        light = 1.2 * torch.tensor(TINTS[name]) + 0.25
-        shading = (1 - NATURAL_SHARE) * torch.stack([light - dark, dark], dim=1)
-        table.append(torch.cat([torch.full((3, 1), NATURAL_SHARE), shading], dim=1))
-    return torch.stack(table).to(device)
+    tints = torch.tensor([TINTS[name] for name in COLOURS[1:]])
+    dark, light = 0.3 * tints, 1.2 * tints + 0.25
+    kept = torch.full_like(tints, NATURAL_SHARE)
+    tinted = torch.stack([kept, (1 - kept) * (light - dark), (1 - kept) * dark], dim=-1)
+    natural = torch.tensor([1.0, 0.0, 0.0]).expand(1, 3, 3)
+    return torch.cat([natural, tinted]).to(device)

@@ -6,8 +6,8 @@ is the same however the indices are batched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ COPIES = 0.15  # share of the scenes of 3 or 4 objects in which one class stands
 SIZES = ((0.25, 0.65), (0.19, 0.62), (0.16, 0.55), (0.15, 0.46))  # by number of objects
 SMALL, LARGE = 0.25, 0.5  # sizes that captions call so
 ROTATION = np.deg2rad(25)
-# How far a scene lets an object reach into the others (see overlaps), and how often.
+# How far a scene lets an object reach into the others (see settle), and how often.
 TOLERANCES, TOLERANCE_SHARES = (0.0, 0.8, 1.2), (0.3, 0.35, 0.35)
 CANDIDATES = 12
 REACH = 0.42  # an object's radius as a share of its size
@@ -53,16 +53,13 @@ class SceneBatch:
     tints: np.ndarray  # int64 [B, K], index into COLOURS, 0 = natural colours
     backgrounds: np.ndarray  # float32 [B, 15], three colours and two waves (see render)
     order: np.ndarray  # int64 [B, K], the slots in the order in which captions name them
-    captions: tuple[str, ...]  # one per scene
+    captions: tuple[str, ...] = ()  # one per scene
 
     def __len__(self) -> int:
-        return len(self.captions)
+        return len(self.labels)
 
     def __getitem__(self, scenes: slice) -> SceneBatch:
-        return SceneBatch(**{field.name: getattr(self, field.name)[scenes] for field in FIELDS})
-
-
-FIELDS = fields(SceneBatch)
+        return SceneBatch(**{name: column[scenes] for name, column in vars(self).items()})
 
 
 def sample_scenes(split: str, start: int, count: int, *, objects: int | None = None) -> SceneBatch:
@@ -74,30 +71,34 @@ def sample_scenes(split: str, start: int, count: int, *, objects: int | None = N
     check_choice("split", split, tuple(SPLITS))
     if objects is not None:
         check_choice("objects", objects, tuple(range(1, SLOTS + 1)))
-    return from_chunks(lambda number: _chunk(split, number, objects), start, count)
+    return from_chunks(lambda rng: _chunk(rng, split, objects), SPLITS[split], start, count)
 
 
-def from_chunks(chunk: Callable[[int], SceneBatch], start: int, count: int) -> SceneBatch:
-    """Scenes start .. start + count - 1, cut from whole chunks drawn by their number."""
+def from_chunks(
+    chunk: Callable[[np.random.Generator], SceneBatch], seed: int, start: int, count: int
+) -> SceneBatch:
+    """Scenes start .. start + count - 1, cut from whole chunks, each of a generator of its own."""
     if start < 0 or count < 1:
         raise ValueError(f"start is {start}, count is {count}; allowed: start >= 0, count >= 1")
     first, last = start // CHUNK, (start + count - 1) // CHUNK
-    chunks = [chunk(number) for number in range(first, last + 1)]
+    generators = (np.random.Philox(key=[seed, number]) for number in range(first, last + 1))
+    chunks = [chunk(np.random.Generator(generator)) for generator in generators]
     offset = start - first * CHUNK
     return concatenate(chunks)[offset : offset + count]
 
 
 def concatenate(batches: list[SceneBatch]) -> SceneBatch:
     """One batch of all scenes, in order; the batches have equally many slots."""
-    columns = {field.name: [getattr(batch, field.name) for batch in batches] for field in FIELDS}
-    captions = tuple(caption for part in columns.pop("captions") for caption in part)
-    arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
+    names = [name for name in vars(batches[0]) if name != "captions"]
+    arrays = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
+    captions = tuple(caption for batch in batches for caption in batch.captions)
     return SceneBatch(**arrays, captions=captions)
 
 
 def full_captions(batch: SceneBatch) -> list[str]:
     """ "a photo of dog, palm tree": every class once, bare names."""
-    return [_full_caption(groups) for groups in class_slots(batch)]
+    names = class_names()
+    return [PREFIX + ", ".join(names[i] for i in groups) for groups in class_slots(batch)]
 
 
 def attribute_captions(batch: SceneBatch) -> list[str]:
@@ -105,7 +106,15 @@ def attribute_captions(batch: SceneBatch) -> list[str]:
 
     The last classes lose their attributes where the caption would be too long.
     """
-    return [_attribute_caption(batch, *pair) for pair in enumerate(class_slots(batch))]
+    captions = []
+    for phrases in class_phrases(batch):
+        rich, bare = list(phrases.values()), [class_names()[label] for label in phrases]
+        for kept in range(len(rich), -1, -1):
+            caption = PREFIX + ", ".join(rich[:kept] + bare[kept:])
+            if len(caption.split()) + caption.count(",") <= MAX_WORDS:
+                break
+        captions.append(caption)
+    return captions
 
 
 def class_phrases(batch: SceneBatch) -> list[dict[int, str]]:
@@ -113,9 +122,13 @@ def class_phrases(batch: SceneBatch) -> list[dict[int, str]]:
 
     Unlike in `attribute_captions`, no class loses its attributes.
     """
+    columns = (class_slots(batch), batch.sizes.tolist(), batch.tints.tolist())
     return [
-        {label: _described(batch, scene, label, slots) for label, slots in groups.items()}
-        for scene, groups in enumerate(class_slots(batch))
+        {
+            label: _described(label, [sizes[i] for i in slots], {tints[i] for i in slots})
+            for label, slots in groups.items()
+        }
+        for groups, sizes, tints in zip(*columns, strict=True)
     ]
 
 
@@ -131,41 +144,21 @@ def class_slots(batch: SceneBatch) -> list[dict[int, list[int]]]:
     return scenes
 
 
-def _full_caption(groups: dict[int, list[int]]) -> str:
-    names = class_names()
-    return PREFIX + ", ".join(names[label] for label in groups)
-
-
-def _attribute_caption(batch: SceneBatch, scene: int, groups: dict[int, list[int]]) -> str:
-    bare = [class_names()[label] for label in groups]
-    rich = [_described(batch, scene, label, slots) for label, slots in groups.items()]
-    for kept in range(len(rich), -1, -1):
-        caption = PREFIX + ", ".join(rich[:kept] + bare[kept:])
-        if len(caption.split()) + caption.count(",") <= MAX_WORDS:
-            break
-    return caption
-
-
-def _described(batch: SceneBatch, scene: int, label: int, slots: list[int]) -> str:
+def _described(label: int, sizes: list[float], tints: set[int]) -> str:
     """A class with the attributes that all its objects share."""
-    words = []
-    if len(slots) > 1:
-        words.append(COUNT_WORDS.get(len(slots), "many"))
-    sizes = batch.sizes[scene, slots]
-    if sizes.max() < SMALL:
+    several = len(sizes) > 1
+    words = [COUNT_WORDS.get(len(sizes), "many")] if several else []
+    if max(sizes) < SMALL:
         words.append("small")
-    if sizes.min() > LARGE:
+    if min(sizes) > LARGE:
         words.append("large")
-    tints = set(batch.tints[scene, slots].tolist())
     if len(tints) == 1 and tints != {0}:
         words.append(COLOURS[tints.pop()])
-    words.append((plurals() if len(slots) > 1 else class_names())[label])
-    return " ".join(words)
+    return " ".join([*words, (plurals() if several else class_names())[label]])
 
 
-def _chunk(split: str, number: int, objects: int | None) -> SceneBatch:
+def _chunk(rng: np.random.Generator, split: str, objects: int | None) -> SceneBatch:
     """The CHUNK scenes of one generator."""
-    rng = np.random.Generator(np.random.Philox(key=[SPLITS[split], number]))
     counts = 1 + rng.choice(SLOTS, size=CHUNK, p=OBJECT_COUNTS)
     copied = rng.random(CHUNK) < COPIES
     extra = 1 + rng.integers(0, 2, CHUNK)  # how often more than once the copied class stands
@@ -198,17 +191,20 @@ def _chunk(split: str, number: int, objects: int | None) -> SceneBatch:
     labels, sizes, tints, full = (
         np.take_along_axis(array, painted, 1) for array in (labels, sizes, tints, full)
     )
+    styles = rng.integers(0, 2, (CHUNK, SLOTS))
+    tolerance = rng.choice(TOLERANCES, size=CHUNK, p=TOLERANCE_SHARES)[:, None]
+    centres = np.full((CHUNK, SLOTS, 2), np.inf)
+    settle(rng, centres, sizes, full, CANDIDATES, tolerance)
     batch = SceneBatch(
         labels=labels,
-        styles=rng.integers(0, 2, (CHUNK, SLOTS)),
-        centres=_place(rng, sizes, full),
+        styles=styles,
+        centres=centres.astype(np.float32),
         sizes=sizes.astype(np.float32),
         angles=rng.uniform(-ROTATION, ROTATION, (CHUNK, SLOTS)).astype(np.float32),
         flips=rng.random((CHUNK, SLOTS)) < 0.5,
         tints=tints,
         backgrounds=draw_backgrounds(rng),
         order=rng.permuted(np.tile(slot, (CHUNK, 1)), axis=1),
-        captions=("",) * CHUNK,
     )
     captions = _training_captions(rng, batch) if split == "train" else full_captions(batch)
     return replace(batch, captions=tuple(captions))
@@ -231,39 +227,32 @@ def _draw_classes(rng: np.random.Generator, shares: np.ndarray, distinct: np.nda
     return np.take_along_axis(np.where(empty, -1, classes), shuffled, 1)
 
 
-def _place(rng: np.random.Generator, sizes: np.ndarray, full: np.ndarray) -> np.ndarray:
-    """float32 [CHUNK, SLOTS, 2]: centres (y, x), each the first of some random candidates whose
-    overlap with the earlier objects the scene tolerates, else the one with the least overlap."""
-    tolerance = rng.choice(TOLERANCES, size=CHUNK, p=TOLERANCE_SHARES)[:, None]
-    candidates = draw_candidates(rng, sizes, CANDIDATES)
-    centres = candidates[:, :, 0].copy()
-    for slot in range(1, SLOTS):
-        covered = overlaps(candidates[:, slot], sizes[:, slot], centres[:, :slot], sizes[:, :slot])
-        total = np.where(full[:, :slot, None], covered, 0).sum(1)
-        best = np.argmin(np.maximum(total - tolerance, 0), axis=1)
-        centres[:, slot] = candidates[np.arange(CHUNK), slot, best]
-    return centres.astype(np.float32)
+def settle(
+    rng: np.random.Generator,
+    centres: np.ndarray,
+    sizes: np.ndarray,
+    full: np.ndarray,
+    count: int,
+    tolerance: np.ndarray | float = 0.0,
+) -> None:
+    """Give slots whose ``centres`` [B, K, 2] are infinite theirs, one after the other, in place.
 
-
-def draw_candidates(rng: np.random.Generator, sizes: np.ndarray, count: int) -> np.ndarray:
-    """[B, K, count, 2]: random centres that keep objects of ``sizes`` [B, K] in the picture."""
-    radii = REACH * sizes[..., None, None]
-    return radii + (1 - 2 * radii) * rng.random((*sizes.shape, count, 2))
-
-
-def overlaps(
-    candidates: np.ndarray, size: np.ndarray, centres: np.ndarray, sizes: np.ndarray
-) -> np.ndarray:
-    """[B, K, C]: how far an object of ``size`` [B] at each candidate [B, C, 2] reaches into each
-    object of ``centres`` [B, K, 2] and ``sizes`` [B, K], both seen as discs.
-
-    In radii of the smaller disc: 0 apart, 1 its centre on the other's rim, 2 and more inside.
+    Each gets the first of ``count`` random places inside the picture at which it reaches no
+    farther than tolerated into the objects that stand (``full`` bool [B, K]), else the best one.
+    Objects are discs; the reach into each is counted in radii of the smaller of the two: 0 apart,
+    1 its centre on the other's rim, 2 and more inside.
     """
-    distance = np.linalg.norm(candidates[:, None] - centres[:, :, None], axis=-1)
-    reach = REACH * (size[:, None] + sizes)
-    smaller = REACH * np.minimum(size[:, None], sizes)
-    depth: np.ndarray = np.maximum(reach[..., None] - distance, 0) / smaller[..., None]
-    return depth
+    slots = np.flatnonzero(np.isinf(centres[0, :, 0]))
+    radii = REACH * sizes[:, slots, None, None]
+    candidates = radii + (1 - 2 * radii) * rng.random((len(centres), len(slots), count, 2))
+    for slot, places in zip(slots, candidates.swapaxes(0, 1), strict=True):
+        size = sizes[:, [slot]]
+        distance = np.linalg.norm(places[:, None] - centres[:, :, None], axis=-1)  # [B, K, count]
+        reach, smaller = REACH * (size + sizes), REACH * np.minimum(size, sizes)
+        depth = np.maximum(reach[..., None] - distance, 0) / smaller[..., None]
+        overlap = np.where(full[..., None], depth, 0).sum(1)
+        best = np.argmin(np.maximum(overlap - tolerance, 0), axis=1)
+        centres[:, slot] = places[np.arange(len(places)), best]
 
 
 def draw_backgrounds(rng: np.random.Generator) -> np.ndarray:
@@ -279,18 +268,13 @@ def draw_backgrounds(rng: np.random.Generator) -> np.ndarray:
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def _training_captions(rng: np.random.Generator, batch: SceneBatch) -> list[str]:
+def _training_captions(rng: np.random.Generator, batch: SceneBatch) -> Iterator[str]:
     """Full captions, some of them replaced: empty, one class of several, or attributes."""
-    captions = []
-    for scene, (draw, groups) in enumerate(
-        zip(rng.random(len(batch)).tolist(), class_slots(batch), strict=True)
-    ):
+    draws, captions = rng.random(len(batch)).tolist(), full_captions(batch)
+    for draw, full, rich in zip(draws, captions, attribute_captions(batch), strict=True):
         if draw < EMPTY:
-            captions.append("")
+            yield ""
         elif draw < EMPTY + ONE:
-            captions.append(PREFIX + class_names()[next(iter(groups))])
-        elif draw < EMPTY + ONE + ATTRIBUTES:
-            captions.append(_attribute_caption(batch, scene, groups))
+            yield full.split(",")[0]
         else:
-            captions.append(_full_caption(groups))
-    return captions
+            yield rich if draw < EMPTY + ONE + ATTRIBUTES else full

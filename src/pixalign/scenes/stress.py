@@ -1,8 +1,6 @@
 """Four dials that weaken one object of a base scene, as in the paper's toy figure.
 
-The base scene shows a frequent target on one side and another object on the other. Each dial
-changes one thing: the target shrinks, the other object slides over it, copies of the other object
-appear, or the target becomes a class that training rarely showed.
+The base scene shows a frequent target on one side and another object on the other.
 """
 
 from __future__ import annotations
@@ -18,10 +16,9 @@ from pixalign.scenes.sample import (
     ROTATION,
     SceneBatch,
     draw_backgrounds,
-    draw_candidates,
     from_chunks,
     full_captions,
-    overlaps,
+    settle,
 )
 
 DIALS = ("size", "occlusion", "copies", "rarity")
@@ -47,12 +44,11 @@ def stress(dial: str, level: float, start: int, count: int) -> SceneBatch:
     check_choice("dial", dial, DIALS)
     if not 0 <= level <= 1:
         raise ValueError(f"level is {level!r}; allowed: 0 to 1")
-    return from_chunks(lambda number: _turned(number, dial, level), start, count)
+    return from_chunks(lambda rng: _turned(rng, dial, level), SEED, start, count)
 
 
-def _turned(number: int, dial: str, level: float) -> SceneBatch:
+def _turned(rng: np.random.Generator, dial: str, level: float) -> SceneBatch:
     """The CHUNK scenes of one generator, with the dial turned."""
-    rng = np.random.Generator(np.random.Philox(key=[SEED, number]))
     by_rank = np.argsort(training_ranks())
     target_rank = rng.integers(0, FREQUENT, CHUNK)
     other_rank = rng.integers(FREQUENT, len(by_rank), CHUNK)
@@ -72,9 +68,9 @@ def _turned(number: int, dial: str, level: float) -> SceneBatch:
         way = level**0.5 * (1 - NEAREST / DISTANCE)
         centres[:, OTHER] += way * (centres[:, TARGET] - centres[:, OTHER])
     if dial == "copies":
-        added = round(level * MAX_COPIES)
-        labels[:, :added] = labels[:, [OTHER]]
+        labels[:, : round(level * MAX_COPIES)] = labels[:, [OTHER]]
 
+    pair, copies = (np.tile(slots, (CHUNK, 1)) for slots in ([TARGET, OTHER], range(MAX_COPIES)))
     batch = SceneBatch(
         labels=labels,
         styles=rng.integers(0, 2, labels.shape),
@@ -84,15 +80,14 @@ def _turned(number: int, dial: str, level: float) -> SceneBatch:
         flips=rng.random(labels.shape) < 0.5,
         tints=np.zeros_like(labels),
         backgrounds=draw_backgrounds(rng),
-        order=_order(rng),
-        captions=("",) * CHUNK,
+        order=np.hstack([rng.permuted(pair, axis=1), copies]),  # no dial changes it
     )
     return replace(batch, captions=tuple(full_captions(batch)))
 
 
 def _centres(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
     """float32 [CHUNK, slots, 2]: target and other side by side, copies where there is room."""
-    centres = np.zeros((*sizes.shape, 2), dtype=np.float32)
+    centres = np.full((*sizes.shape, 2), np.inf, dtype=np.float32)
     left = 0.5 - DISTANCE / 2
     side = rng.random(CHUNK) < 0.5  # whether the target stands left
     centres[:, TARGET, 1] = np.where(side, left, 1 - left)
@@ -102,18 +97,5 @@ def _centres(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
     # The same distance in every scene, so that "occlusion" means the same in every scene.
     gap *= DISTANCE / np.linalg.norm(gap, axis=1, keepdims=True)
     centres[:, OTHER] = centres[:, TARGET] + gap
-    candidates = draw_candidates(rng, sizes[:, :MAX_COPIES], CANDIDATES)
-    for slot in range(MAX_COPIES):
-        placed = [*range(slot), TARGET, OTHER]
-        covered = overlaps(
-            candidates[:, slot], sizes[:, slot], centres[:, placed], sizes[:, placed]
-        )
-        best = np.argmin(covered.sum(1), axis=1)
-        centres[:, slot] = candidates[np.arange(CHUNK), slot, best]
+    settle(rng, centres, sizes, np.ones(sizes.shape, dtype=bool), CANDIDATES)
     return centres
-
-
-def _order(rng: np.random.Generator) -> np.ndarray:
-    """int64 [CHUNK, slots]: target and other in random order, so that no dial changes it."""
-    pair = rng.permuted(np.tile([TARGET, OTHER], (CHUNK, 1)), axis=1)
-    return np.concatenate([pair, np.tile(np.arange(MAX_COPIES), (CHUNK, 1))], axis=1)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pixalign.core.checks import check_choice
 from pixalign.core.files import make_folder, write_json
 from pixalign.pictures.drawing import palette
 from pixalign.pictures.grid import Cell, in_rows, picture_grid
@@ -18,7 +17,6 @@ from pixalign.scenes.atlas import STYLES, class_names, training_shares
 from pixalign.scenes.render import Rendered, render
 from pixalign.scenes.sample import (
     COLOURS,
-    SPLITS,
     SceneBatch,
     attribute_captions,
     full_captions,
@@ -38,16 +36,13 @@ def write_scenes(
     Per scene ``NNNNN.png`` and ``NNNNN_mask.png`` (palette PNG: 0 background, 1 + class index);
     for all ``scenes.json`` and ``sheet.png``, which shows the first 48.
     """
-    check_choice("split", split, tuple(SPLITS))
-    if count < 1:
-        raise ValueError(f"count is {count}; allowed: 1 or more")
-    folder = make_folder(out)
-    colours = palette(len(class_names()))
+    scenes = sample_scenes(split, start, count)
+    folder, colours = make_folder(out), palette(len(class_names()))
     paths: list[Path] = []
     entries: list[dict[str, Any]] = []
     cells: list[Cell] = []
     for low in range(0, count, BATCH):
-        batch = sample_scenes(split, start + low, min(BATCH, count - low))
+        batch = scenes[low : low + BATCH]
         painted = render(batch, size)
         pictures, masks = painted.pictures(), painted.masks.numpy()
         for scene, entry in enumerate(describe(batch, painted)):
@@ -96,7 +91,5 @@ def describe(batch: SceneBatch, painted: Rendered) -> list[dict[str, Any]]:
 
 
 def _box(pixels: np.ndarray) -> list[int] | None:
-    rows, columns = np.flatnonzero(pixels.any(1)), np.flatnonzero(pixels.any(0))
-    if len(rows) == 0:
-        return None
-    return [int(rows[0]), int(columns[0]), int(rows[-1]) + 1, int(columns[-1]) + 1]
+    box = Image.fromarray(pixels).getbbox()
+    return None if box is None else [box[1], box[0], box[3], box[2]]

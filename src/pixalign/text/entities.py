@@ -10,14 +10,15 @@ import importlib
 import os
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from pixalign.core.values import Phrase
-from pixalign.text.prompts import Span, cleaned, find, head_noun, occurrences_of, shifted
+from pixalign.text.prompts import Span, as_phrases, head_noun, locate, shifted
 
 # Nouns that group, place, measure, colour or picture other things, and show nothing themselves.
 NON_ENTITIES = frozenset(
@@ -88,14 +89,10 @@ def given_entities(prompt: str, phrases: Sequence[str]) -> tuple[Entity, ...]:
     of its own. The head is the phrase's first noun by rule, the modifiers stand before it. A
     phrase that does not occur is an error that names it.
     """
-    wanted = _checked(phrases)
+    if not phrases:
+        return ()
     composed, starts = _composed(prompt)
-    there = find([Phrase(words) for words in wanted], composed, whole=True)
-    for index, words in enumerate(wanted):
-        if index not in there.classes:
-            inside = occurrences_of(words, composed)
-            reason = "occurs only inside other entities" if inside else "does not occur"
-            raise ValueError(f"entity {words!r} {reason} in the prompt {prompt!r}")
+    there = locate(as_phrases(phrases, "entity", "entities"), composed, True, ("entity", "prompt"))
     spans = sorted(span for spans in there.spans for span in spans)
     return tuple(_entity(prompt, starts, *_by_rule(composed, span)) for span in spans)
 
@@ -104,14 +101,12 @@ def read_non_entities(path: str | os.PathLike[str]) -> frozenset[str]:
     """Another list to ignore: words in a text file, one a line or separated by commas."""
     text = Path(path).read_text(encoding="utf-8-sig")
     words = frozenset(word for part in re.split(r"[,\n]", text) if (word := part.strip().lower()))
-    for word in words:
-        if len(word.split()) > 1:
-            raise ValueError(
-                f"{str(path)!r} lists {word!r}; allowed: single words, one a line or separated by "
-                "commas"
-            )
-    if not words:
-        raise ValueError(f"{str(path)!r} lists no word; allowed: one or more")
+    wrong = [word for word in words if len(word.split()) > 1]
+    if wrong or not words:
+        raise ValueError(
+            f"{str(path)!r} lists {repr(wrong[0]) if wrong else 'no word'}; allowed: single words, "
+            "one a line or separated by commas"
+        )
     return words
 
 
@@ -144,22 +139,17 @@ def _analysed(chunk: Any) -> tuple[Span, Span, list[Span]]:
             break
     owners = {owned for word in words if word.dep_ == "poss" for owned in word.subtree}
     modifiers = [
-        _place(word)
+        (word.idx, word.idx + len(word))
         for word in words[:noun]
         if word.pos_ in _DESCRIBING and not word.is_punct and word not in owners
     ]
-    end = _place(words[-1])[1]
-    return (_place(words[0])[0], end), (_place(words[noun])[0], end), modifiers
-
-
-def _place(word: Any) -> Span:
-    return word.idx, word.idx + len(word)
+    return (words[0].idx, chunk.end_char), (words[noun].idx, chunk.end_char), modifiers
 
 
 def _by_rule(text: str, span: Span) -> tuple[Span, Span, list[Span]]:
     """Span, head and modifiers of a phrase that stands in the text."""
     phrase = text[slice(*span)]
-    head = head_noun(phrase) or (0, len(phrase))
+    head = head_noun(phrase)
     before = re.finditer(r"\w[\w'-]*", phrase[: head[0]])
     modifiers = [word.span() for word in before if word.group().lower() not in _NO_MODIFIERS]
     return span, shifted(head, span[0]), [shifted(place, span[0]) for place in modifiers]
@@ -175,40 +165,8 @@ def _entity(
 
 def _composed(text: str) -> tuple[str, list[int]]:
     """The text in Unicode's form NFC and, for each character of that and its end, its start in
-    the text."""
-    pieces: list[str] = []
-    for letter in text:
-        if pieces and _joins(pieces[-1], letter):
-            pieces[-1] += letter
-        else:
-            pieces.append(letter)
-    composed, starts, start = "", [], 0
-    for piece in pieces:
-        whole = unicodedata.normalize("NFC", piece)
-        composed += whole
-        starts += [start + min(place, len(piece) - 1) for place in range(len(whole))]
-        start += len(piece)
-    return composed, [*starts, start]
-
-
-def _joins(piece: str, letter: str) -> bool:
-    """Whether the letter changes with what stands before it, as an accent or a jamo does."""
-    together, before, alone = (
-        unicodedata.normalize("NFC", text) for text in (piece + letter, piece, letter)
-    )
-    return unicodedata.combining(letter) > 0 or together != before + alone
-
-
-def _checked(phrases: Sequence[str]) -> list[str]:
-    """Phrases in NFC with single spaces; empty and repeated ones are refused by name."""
-    if isinstance(phrases, str):
-        raise ValueError(f"entities is {phrases!r}; give a list of phrases, such as ['red dog']")
-    checked: list[str] = []
-    for phrase in phrases:
-        words = cleaned(phrase)
-        if not words:
-            raise ValueError(f"an entity is {phrase!r}; allowed: one or more words")
-        if words.casefold() in (other.casefold() for other in checked):
-            raise ValueError(f"entity {words!r} is given twice; once finds all its occurrences")
-        checked.append(words)
-    return checked
+    the text: how many letters it takes until the composed text reaches so far."""
+    composed = unicodedata.normalize("NFC", text)
+    lengths = [len(unicodedata.normalize("NFC", text[: end + 1])) for end in range(len(text))]
+    reached = list(accumulate(lengths, max))
+    return composed, [bisect_right(reached, place) for place in range(len(composed) + 1)]

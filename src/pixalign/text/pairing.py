@@ -101,32 +101,23 @@ def pair(
     """
     source, target = normal(source), normal(target)
     groups = align_words(source, target)
-    matrix, blend = torch.eye(length), torch.ones(length)
-    changed: dict[Group, list[tuple[Columns, Columns]]] = {
-        group: [] for group in groups if group.kind == "replace"
-    }
+    matrix, blend, factors = torch.eye(length), torch.ones(length), torch.ones(length)
+    by_stream = []
     for streams, here in _streams(reader, length):
         matrix[here, here], blend[here] = 0, 0
         ours, theirs = (_columns(reader, text, length, streams) for text in (source, target))
+        by_stream.append((ours, theirs))
         for mapped, columns in _mapped(groups, ours, theirs, here):
             matrix[:, list(columns)] = 0
             matrix[torch.tensor(mapped)[:, None], list(columns)] = 1 / len(mapped)
             blend[list(columns)] = 1
-        for group, parts in changed.items():
-            words, others = _proper(source, group.source), _proper(target, group.target)
-            sides = _together(ours, words), _together(theirs, others)
-            if all(sides):
-                parts.append(sides)
-    factors = _factors(reader, target, length, weights or {})
-    return Pairing(
-        source=source,
-        target=target,
-        matrix=matrix,
-        blend=blend,
-        factors=factors,
-        changes=tuple(_changes(source, target, changed)),
-        differs=any(group.kind != "equal" for group in groups) or bool((factors != 1).any()),
-    )
+    for words, weight in (weights or {}).items():
+        if not math.isfinite(weight):
+            raise ValueError(f"the weight of {words!r} is {weight}; allowed: a finite number")
+        factors[list(columns_of(reader, target, words, length))] = float(weight)
+    changes = tuple(_changes(source, target, groups, by_stream))
+    differs = any(group.kind != "equal" for group in groups) or bool((factors != 1).any())
+    return Pairing(source, target, matrix, blend, factors, changes, differs)
 
 
 def columns_of(reader: TextReader, text: str, words: str, length: int) -> Columns:
@@ -170,20 +161,14 @@ def _mapped(
     yield from (((column,), (other,)) for column, other in (*before, *behind))
     for group in groups:
         if group.kind == "equal":
-            for word, other in zip(group.source, group.target, strict=True):
-                yield from _word_by_word(ours[word], theirs[other])
-        elif group.kind == "replace":
-            sides = _together(ours, group.source), _together(theirs, group.target)
-            if all(sides):
-                yield sides
-
-
-def _word_by_word(ours: Columns, theirs: Columns) -> Iterator[tuple[Columns, Columns]]:
-    """Token by token, or where a word has other tokens elsewhere, all by all."""
-    if len(ours) == len(theirs):
-        yield from (((mine,), (other,)) for mine, other in zip(ours, theirs, strict=True))
-    elif ours and theirs:
-        yield ours, theirs
+            words = [(ours[w], theirs[o]) for w, o in zip(group.source, group.target, strict=True)]
+        else:
+            words = [(_together(ours, group.source), _together(theirs, group.target))]
+        for mine, others in words:
+            if group.kind == "equal" and len(mine) == len(others):  # token by token
+                yield from (((m,), (o,)) for m, o in zip(mine, others, strict=True))
+            elif mine and others:
+                yield mine, others
 
 
 def _text_ends(columns: Sequence[Columns], here: range) -> tuple[int, int]:
@@ -198,26 +183,26 @@ def _together(columns: Sequence[Columns], words: Sequence[int]) -> Columns:
 
 
 def _changes(
-    source: str, target: str, changed: Mapping[Group, list[tuple[Columns, Columns]]]
+    source: str,
+    target: str,
+    groups: Sequence[Group],
+    by_stream: Sequence[Sequence[Sequence[Columns]]],
 ) -> Iterator[Change]:
-    for group, columns in changed.items():
-        stood, stands = _extent(source, group.source), _extent(target, group.target)
-        if stood is None or stands is None:
-            continue  # punctuation on one side: there is no word that takes a word's place
-        texts = source[slice(*stood)], target[slice(*stands)]
+    """Words that took others' place; punctuation takes no word's, and no word punctuation's."""
+    for group in groups:
+        words, others = _proper(source, group.source), _proper(target, group.target)
+        if group.kind != "replace" or not words or not others:
+            continue
+        span, old = _extent(source, words)
+        _, new = _extent(target, others)
+        sides = [(_together(ours, words), _together(theirs, others)) for ours, theirs in by_stream]
+        columns = tuple(side for side in sides if all(side))
         if not columns:
             raise ValueError(
-                f"{texts[0]!r} or {texts[1]!r} is beyond what the model reads of its prompt; "
-                "shorten the prompts"
+                f"{old!r} or {new!r} is beyond what the model reads of its prompt; shorten the "
+                "prompts"
             )
-        yield Change(*texts, stood, tuple(columns))
-
-
-def _extent(text: str, words: Sequence[int]) -> Span | None:
-    """From the first to the last word proper of a group; None where it has none."""
-    proper = _proper(text, words)
-    spans = word_spans(text)
-    return (spans[proper[0]][0], spans[proper[-1]][1]) if proper else None
+        yield Change(old, new, span, columns)
 
 
 def _proper(text: str, words: Sequence[int]) -> list[int]:
@@ -226,10 +211,8 @@ def _proper(text: str, words: Sequence[int]) -> list[int]:
     return [word for word in words if re.match(r"\w", text[slice(*spans[word])])]
 
 
-def _factors(reader: TextReader, text: str, length: int, weights: Mapping[str, float]) -> Tensor:
-    factors = torch.ones(length)
-    for words, weight in weights.items():
-        if not math.isfinite(weight):
-            raise ValueError(f"the weight of {words!r} is {weight}; allowed: a finite number")
-        factors[list(columns_of(reader, text, words, length))] = float(weight)
-    return factors
+def _extent(text: str, words: Sequence[int]) -> tuple[Span, str]:
+    """Where some words stand, from the first to the last, and what stands there."""
+    spans = word_spans(text)
+    start, end = spans[words[0]][0], spans[words[-1]][1]
+    return (start, end), text[start:end]

@@ -49,27 +49,24 @@ def cleaned(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def as_phrases(classes: Classes) -> tuple[Phrase, ...]:
+def as_phrases(classes: Classes, one: str = "class", many: str = "classes") -> tuple[Phrase, ...]:
     """Clean classes into phrases; empty and duplicate ones are refused by name."""
     if isinstance(classes, str | Phrase) or not isinstance(classes, Iterable):
-        raise ValueError(f"classes is {classes!r}; give a list of classes, such as ['dog', 'cat']")
-    classes = list(classes)
-    phrases: list[Phrase] = []
-    for position, item in enumerate(classes, 1):
+        raise ValueError(f"{many} is {classes!r}; give a list of {many}, such as ['dog', 'cat']")
+    given = list(classes)
+    phrases: dict[str, Phrase] = {}  # by name, in any case
+    for position, item in enumerate(given, 1):
         if not isinstance(item, str | Phrase):
-            raise ValueError(f"class {position} is {item!r}; allowed: a string or a Phrase")
-        given = Phrase(item) if isinstance(item, str) else item
-        phrase = Phrase(cleaned(given.name), cleaned(given.phrase))
+            raise ValueError(f"{one} {position} is {item!r}; allowed: a string or a Phrase")
+        whole = Phrase(item) if isinstance(item, str) else item
+        phrase = Phrase(cleaned(whole.name), cleaned(whole.phrase))
         if not phrase.name:
-            raise ValueError(f"class {position} of {len(classes)} is empty")
-        phrases.append(phrase)
+            raise ValueError(f"{one} {position} of {len(given)} is empty")
+        if phrases.setdefault(phrase.name.casefold(), phrase) is not phrase:
+            raise ValueError(f"{one} {phrase.name!r} is given twice")
     if not phrases:
-        raise ValueError("no classes given; name at least one")
-    names = [phrase.name.casefold() for phrase in phrases]
-    for position, phrase in enumerate(phrases):
-        if names[position] in names[:position]:
-            raise ValueError(f"class {phrase.name!r} is given twice")
-    return tuple(phrases)
+        raise ValueError(f"no {many} given; name at least one")
+    return tuple(phrases.values())
 
 
 def canonical_order(phrases: Sequence[Phrase]) -> list[int]:
@@ -85,20 +82,25 @@ def compose(
     spans: list[tuple[Span, ...]] = []
     for count, index in enumerate(classes):
         text += ", " if count else ""
-        start, end = (0, len(phrases[index].phrase)) if whole else name_span(phrases[index])
-        spans.append(((len(text) + start, len(text) + end),))
+        span = (0, len(phrases[index].phrase)) if whole else name_span(phrases[index])
+        spans.append((shifted(span, len(text)),))
         text += phrases[index].phrase
     return Prompt(text + rest, tuple(classes), tuple(spans))
 
 
-def locate(phrases: Sequence[Phrase], caption: str, whole: bool = False) -> Prompt:
-    """Find every phrase in a caption; one that does not occur is an error that names it."""
-    prompt = find(phrases, caption, whole)
+def locate(
+    phrases: Sequence[Phrase],
+    text: str,
+    whole: bool = False,
+    terms: Sequence[str] = ("class", "caption"),
+) -> Prompt:
+    """Find every phrase in a text; one that does not occur is an error that names it."""
+    prompt, (what, where) = find(phrases, text, whole), terms
     for index, phrase in enumerate(phrases):
         if index not in prompt.classes:
             inside = occurrences_of(phrase.phrase, prompt.text)
-            reason = "occurs only inside another class" if inside else "does not occur"
-            raise ValueError(f"class {phrase.phrase!r} {reason} in the caption {caption!r}")
+            reason = f"occurs only inside another {what}" if inside else "does not occur"
+            raise ValueError(f"{what} {phrase.phrase!r} {reason} in the {where} {text!r}")
     return prompt
 
 
@@ -143,17 +145,17 @@ def occurrences_of(words: str, text: str) -> list[Span]:
 
 def name_span(phrase: Phrase) -> Span:
     """Where the class itself stands in its phrase: its name, or else the head noun."""
-    named = occurrences_of(phrase.name, phrase.phrase)
-    if named:
+    if named := occurrences_of(phrase.name, phrase.phrase):
         return named[-1]
-    return head_noun(phrase.phrase) or (0, len(phrase.phrase))
+    return head_noun(phrase.phrase)
 
 
-def head_noun(text: str) -> Span | None:
+def head_noun(text: str) -> Span:
     """The last word of the first noun group, by rule: "man" in "a tall man riding a horse".
 
     The group ends before punctuation, a preposition, conjunction or relative, and a second
-    determiner; a participle left at such an end ("riding") is not the noun.
+    determiner; a participle left at such an end ("riding") is not the noun. Without a word, it is
+    the whole text.
     """
     group: list[Span] = []
     cut = False
@@ -170,7 +172,7 @@ def head_noun(text: str) -> Span | None:
     if group:
         return group[-1]
     words = [match.span() for match in re.finditer(r"\w[\w'-]*", text)]
-    return words[-1] if words else None
+    return words[-1] if words else (0, len(text))
 
 
 def _is_participle(word: str) -> bool:
@@ -197,11 +199,10 @@ def split(
                 f"class {phrases[index].phrase!r} alone is longer than the model's text encoder "
                 "reads; shorten it"
             )
-    for count in range(1, len(classes) + 1):
-        runs = _even_runs(len(classes), count, run_fits)
-        if runs is not None:
-            return [compose(phrases, classes[slice(*run)], template, whole) for run in runs]
-    raise AssertionError("single-class prompts fit, so the last split does too")
+    # Single-class prompts fit, so the last count does.
+    counts = range(1, len(classes) + 1)
+    runs = next(filter(None, (_even_runs(len(classes), count, run_fits) for count in counts)))
+    return [compose(phrases, classes[slice(*run)], template, whole) for run in runs]
 
 
 def _even_runs(total: int, count: int, fits: Callable[[int, int], bool]) -> tuple[Span, ...] | None:

@@ -21,8 +21,8 @@ _SHAPE = 'allowed: {image: {"subject": [class, ...], "phrase": [words, ...]}}, e
 
 def open_aep(home: Path, split: str) -> FileDataset:
     """All pictures, each with the phrases of those of its subjects that are classes."""
-    folders, endings = (home / "images", home / "annotations"), (".png", "_gt.png")
-    dataset = open_masks("aep", split, *folders, endings=endings)
+    images, masks = home / "images", home / "annotations"
+    dataset = open_masks("aep", split, images, masks, endings=(".png",), mask_ending="_gt.png")
     return replace(dataset, phrases=read_phrases(home / "phrases.json", dataset.keys))
 
 
@@ -53,7 +53,7 @@ def convert_aep(pickle_path: str | os.PathLike[str], json_path: str | os.PathLik
     """Write the released pickle of phrases as JSON, without running anything that it may hold."""
     path = Path(pickle_path)
     try:
-        content = _PlainUnpickler(io.BytesIO(path.read_bytes()), path).load()
+        content = _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
     except (pickle.UnpicklingError, EOFError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is no pickle of phrases: {error}") from error
     return write_json(Path(json_path), _plain(content, path))
@@ -62,36 +62,30 @@ def convert_aep(pickle_path: str | os.PathLike[str], json_path: str | os.PathLik
 class _PlainUnpickler(pickle.Unpickler):
     """Builds lists, dicts, tuples, sets, strings and numbers; looks up nothing else."""
 
-    def __init__(self, file: io.BytesIO, path: Path) -> None:
-        super().__init__(file)
-        self.path = path
-
     def find_class(self, module: str, name: str) -> Any:
         """Old pickles name even sets; every other name is refused."""
         if module in ("builtins", "__builtin__") and name in ("set", "frozenset"):
-            return {"set": set, "frozenset": frozenset}[name]
-        raise ValueError(
-            f"{str(self.path)!r} asks for {module}.{name}; allowed: lists, dicts, tuples, sets, "
-            "strings and integers"
-        )
+            return super().find_class(module, name)
+        allowed = "lists, dicts, tuples, sets, strings and integers"
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}; allowed: {allowed}")
 
 
 def _plain(content: Any, path: Path) -> dict[str, dict[str, list[str]]]:
     """The phrases as JSON has them; anything else is refused by name."""
     if not isinstance(content, Mapping):
         raise ValueError(f"{str(path)!r} holds a {type(content).__name__}; {_SHAPE}")
-    entries = {}
+    entries: dict[str, dict[str, list[str]]] = {}
     for image, entry in content.items():
         if not isinstance(image, str | int) or not isinstance(entry, Mapping):
             found = f"{image!r}: a {type(entry).__name__}"
             raise ValueError(f"{str(path)!r} holds {found}; {_SHAPE}")
-        lists = {name: entry.get(name) for name in ("subject", "phrase")}
-        for name, items in lists.items():
+        plain = entries.setdefault(str(image), {})
+        for name in ("subject", "phrase"):
+            items = entry.get(name)
             if not isinstance(items, list | tuple) or not all(isinstance(i, str) for i in items):
                 raise ValueError(f"{str(path)!r} has the {name} {items!r} of {image!r}; {_SHAPE}")
-        plain = {name: list(items or ()) for name, items in lists.items()}
+            plain[name] = list(items)
         if len(plain["subject"]) != len(plain["phrase"]):
             lengths = f"{len(plain['subject'])} subjects and {len(plain['phrase'])} phrases"
             raise ValueError(f"{str(path)!r} has {lengths} of {image!r}; {_SHAPE}")
-        entries[str(image)] = plain
     return entries

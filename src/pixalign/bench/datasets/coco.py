@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from pixalign.bench.datasets.files import (
     indices,
     open_mask,
     open_masks,
-    require,
 )
 from pixalign.bench.datasets.sample import class_list
 from pixalign.core.values import Size
@@ -37,16 +35,17 @@ def open_coco(home: Path, split: str) -> FileDataset:
     """All pictures of images/val2017 or images/train2017, also those without any thing."""
     images, masks = home / "images" / f"{split}2017", home / "annotations" / f"{split}2017"
     instances = home / "annotations" / f"instances_{split}2017.json"
-    pictures = files_in(images, ".jpg")
+    options: dict[str, Any]
     if masks.is_dir() and files_in(masks, SUFFIX):
-        endings = (".jpg", SUFFIX)
-        dataset = open_masks("coco", split, images, masks, endings=endings, read=read_train_ids)
-        return replace(dataset, masks_from=f"*{SUFFIX}")
+        options = {"mask_ending": SUFFIX, "masks_from": f"*{SUFFIX}", "read": read_train_ids}
+        return open_masks("coco", split, images, masks, **options)
     if not instances.is_file():
         raise FileNotFoundError(
             f"there is neither a *{SUFFIX} in {str(masks)!r} nor {str(instances)!r}"
         )
-    return _open_instances(instances, split, pictures, images)
+    outlines = read_instances(instances)
+    options = {"outlines": outlines, "keys": sorted(outlines), "read": Outlines.labels}
+    return open_masks("coco", split, images, instances, **options)
 
 
 def read_train_ids(path: Path) -> np.ndarray:
@@ -57,101 +56,68 @@ def read_train_ids(path: Path) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Region:
-    """One annotated object, or a crowd of objects: its label and its outline as COCO writes it."""
+class Outlines:
+    """What is outlined in one picture of a JSON file: objects, and crowds of objects.
 
-    label: int
-    outline: Any  # polygons [[x, y, ...], ...] or run lengths {"size", "counts"}
-    number: int
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class InstanceDataset(FileDataset):
-    """Pictures whose things are outlined in a JSON file; ``regions`` and ``sizes`` by key."""
+    ``regions`` are (number, label, outline); an outline is as COCO writes it: polygons
+    [[x, y, ...], ...] or run lengths {"size", "counts"}.
+    """
 
     path: Path
-    regions: Mapping[str, tuple[Region, ...]]
-    sizes: Mapping[str, Size]
+    size: Size
+    regions: tuple[tuple[int, int, Any], ...]
 
-    def truth(self, index: int) -> np.ndarray:
+    def __str__(self) -> str:
+        return str([(number, label) for number, label, _ in self.regions])
+
+    def labels(self) -> np.ndarray:
         """uint8 [H, W]: smaller regions lie over larger ones; crowds are of their class too."""
-        key = self.keys[index]
-        size = self.sizes[key]
-        painted = np.zeros(size, dtype=np.uint8)
-        areas = [(region, self._pixels(region, size)) for region in self.regions[key]]
-        for region, pixels in sorted(areas, key=lambda a: (-int(a[1].sum()), a[0].number)):
-            painted[pixels] = region.label
+        painted = np.zeros(self.size, dtype=np.uint8)
+        areas = [(self._pixels(number, o), number, label) for number, label, o in self.regions]
+        for pixels, _, label in sorted(areas, key=lambda area: (-int(area[0].sum()), area[1])):
+            painted[pixels] = label
         return painted
 
-    def mark(self, index: int) -> str:
-        """What is outlined, too."""
-        regions = self.regions[self.keys[index]]
-        return f"{super().mark(index)} {[(region.number, region.label) for region in regions]}"
-
-    def _pixels(self, region: Region, size: Size) -> np.ndarray:
-        """bool [H, W]: where the region is."""
-        masks = bench_module("pycocotools.mask", self.path)
-        outline, (height, width) = region.outline, size
+    def _pixels(self, number: int, outline: Any) -> np.ndarray:
+        """bool [H, W]: where a region is."""
+        coco = bench_module("pycocotools.coco", self.path).COCO()
+        coco.imgs[0] = {"height": self.size[0], "width": self.size[1]}
+        name = f"annotation {number} in {str(self.path)!r}"
         try:
-            if isinstance(outline, list):
-                runs = masks.merge(masks.frPyObjects(outline, height, width))
-            elif isinstance(outline["counts"], list):
-                runs = masks.frPyObjects(outline, height, width)
-            else:
-                runs = outline
-            pixels: np.ndarray = masks.decode(runs).astype(bool)
+            pixels: np.ndarray = coco.annToMask({"image_id": 0, "segmentation": outline}) > 0
         except Exception as error:
+            raise ValueError(f"{name} has no outline that pycocotools can read: {error}") from error
+        if pixels.shape != self.size:
             raise ValueError(
-                f"annotation {region.number} in {str(self.path)!r} has no outline that pycocotools "
-                f"can read: {error}"
-            ) from error
-        if pixels.shape != size:
-            raise ValueError(
-                f"annotation {region.number} in {str(self.path)!r} is of {pixels.shape} pixels; "
-                f"allowed: {size}, like its image"
+                f"{name} is of {pixels.shape} pixels; allowed: {self.size}, like its image"
             )
         return pixels
 
 
-def _open_instances(
-    path: Path, split: str, pictures: Mapping[str, Path], folder: Path
-) -> InstanceDataset:
-    bench_module("pycocotools.mask", path)
+def read_instances(path: Path) -> dict[str, Outlines]:
+    """By the name of each picture, what is outlined in it."""
+    bench_module("pycocotools.coco", path)
     label = {number: 1 + index for index, number in enumerate(CATEGORIES)}
-    outlined: defaultdict[int, list[Region]] = defaultdict(list)
+    regions: defaultdict[int, list[tuple[int, int, Any]]] = defaultdict(list)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        _check_categories(sorted(category["id"] for category in content["categories"]))
-        images = {Path(image["file_name"]).stem: image for image in content["images"]}
-        sizes = {key: (int(image["height"]), int(image["width"])) for key, image in images.items()}
+        numbers = tuple(sorted(category["id"] for category in content["categories"]))
+        if numbers != CATEGORIES:  # by whose order labels are known
+            odd = sorted(set(numbers) ^ set(CATEGORIES))
+            raise ValueError(
+                f"there are {len(numbers)} categories; allowed: COCO's {len(CATEGORIES)}, which "
+                f"differ by the numbers {odd[:5]}"
+            )
         for each in content["annotations"]:
-            region = Region(label[each["category_id"]], each["segmentation"], int(each["id"]))
-            outlined[each["image_id"]].append(region)
-        regions = {key: tuple(outlined[image["id"]]) for key, image in images.items()}
+            region = (int(each["id"]), label[each["category_id"]], each["segmentation"])
+            regions[each["image_id"]].append(region)
+        return {
+            Path(image["file_name"]).stem: Outlines(
+                path, (int(image["height"]), int(image["width"])), tuple(regions[image["id"]])
+            )
+            for image in content["images"]
+        }
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{str(path)!r} is no file of COCO instances: {type(error).__name__}: {error}"
         ) from error
-    keys = tuple(sorted(images))
-    require("images", keys, pictures, folder)
-    return InstanceDataset(
-        name="coco",
-        split=split,
-        classes=class_list("coco"),
-        keys=keys,
-        masks_from=path.name,
-        images=pictures,
-        path=path,
-        regions=regions,
-        sizes=sizes,
-    )
-
-
-def _check_categories(numbers: Sequence[int]) -> None:
-    """Raise a ValueError unless these are COCO's own, by whose order labels are known."""
-    if tuple(numbers) != CATEGORIES:
-        odd = sorted(set(numbers) ^ set(CATEGORIES))
-        raise ValueError(
-            f"there are {len(numbers)} categories; allowed: COCO's {len(CATEGORIES)}, which differ "
-            f"by the numbers {odd[:5]}"
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,44 +13,42 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
-from pixalign.bench.datasets.sample import Dataset, Sample, class_list
+from pixalign.bench.datasets.sample import NAMED, Dataset, Sample, class_list
 from pixalign.bench.metrics import IGNORE
 from pixalign.core.values import Size
 from pixalign.pictures.reading import read_image
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-_NAMED = 3  # how many of several problems are named
-_ORIENTATION = 0x0112  # the tag of a picture that is stored turned
 
 
-def shortened(items: Sequence[str], named: int = _NAMED) -> str:
+def shortened(items: Sequence[str], named: int = NAMED) -> str:
     """ "a, b, c and 5 more"."""
     more = f" and {len(items) - named} more" if len(items) > named else ""
     return ", ".join(items[:named]) + more
 
 
-def files_in(folder: Path, endings: str | tuple[str, ...]) -> dict[str, Path]:
+def files_in(folder: Path, *endings: str) -> dict[str, Path]:
     """The files of a folder that end so, by their names without the ending, sorted."""
     if not folder.is_dir():
         raise FileNotFoundError(f"folder {str(folder)!r} is missing")
     files: dict[str, Path] = {}
     for name in sorted(os.listdir(folder)):
-        for ending in (endings,) if isinstance(endings, str) else endings:
-            if name.lower().endswith(ending.lower()) and not name.startswith("."):
-                path = folder / name
-                other = files.setdefault(name[: -len(ending)], path)
-                if other != path:
-                    raise ValueError(
-                        f"{str(folder)!r} holds both {other.name} and {name}; allowed: one "
-                        "file of each name"
-                    )
+        ending = next((end for end in endings if name.lower().endswith(end.lower())), None)
+        if ending is not None and not name.startswith("."):
+            other = files.setdefault(name[: -len(ending)], folder / name).name
+            if other != name:
+                raise ValueError(
+                    f"{str(folder)!r} holds both {other} and {name}; allowed: one file of each name"
+                )
     return dict(sorted(files.items()))
 
 
 def read_list(path: Path) -> tuple[str, ...]:
     """The names in a list of images: each line's first word, without folders and ending."""
+    if not path.is_file():
+        raise FileNotFoundError(f"list {str(path)!r} is missing")
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     names = [Path(line.split()[0]).stem for line in lines if line.strip()]
     doubles = [name for name, count in Counter(names).items() if count > 1]
@@ -60,9 +58,8 @@ def read_list(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def require(what: str, keys: Iterable[str], found: Mapping[str, Path], folder: Path) -> None:
+def require(what: str, keys: Sequence[str], found: Mapping[str, Any], folder: Path) -> None:
     """Raise a FileNotFoundError that names the first keys without a file."""
-    keys = list(keys)
     missing = [key for key in keys if key not in found]
     if missing:
         raise FileNotFoundError(
@@ -101,13 +98,10 @@ def indices(image: Image.Image, path: Path) -> np.ndarray:
 
 def checked(labels: np.ndarray, path: Path, classes: int, ignore: bool) -> np.ndarray:
     """Integers [H, W] as uint8, once all are 0 to ``classes`` (or 255, where those are ignored)."""
-    odd = (labels < 0) | (labels > classes)
-    if ignore:
-        odd &= labels != IGNORE
-    if odd.any():
-        also = f" and {IGNORE}" if ignore else ""
-        value = int(labels[odd][0])
-        raise ValueError(f"mask {str(path)!r} has label {value}; allowed: 0 to {classes}{also}")
+    odd = labels[(labels < 0) | (labels > classes) & ~(ignore & (labels == IGNORE))]
+    if odd.size:
+        allowed = f"0 to {classes}" + f" and {IGNORE}" * ignore
+        raise ValueError(f"mask {str(path)!r} has label {odd[0]}; allowed: {allowed}")
     return labels.astype(np.uint8)
 
 
@@ -120,58 +114,47 @@ def picture_size(path: Path) -> Size:
     """The upright (height, width) that a picture's header tells."""
     with _opened(path) as image:
         width, height = image.size
-        turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
     return (width, height) if turned else (height, width)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FileDataset(Dataset):
-    """Pictures in files; ``images`` and ``phrases`` by key, also of more keys than there are."""
+    """Pictures in files, and what ``read`` turns into their labels: mask files, or outlines.
 
-    name: str
-    split: str
-    classes: tuple[str, ...]
-    keys: tuple[str, ...]
-    masks_from: str
+    ``images``, ``masks`` and ``phrases`` are by key, also of more keys than there are.
+    """
+
     images: Mapping[str, Path]
+    masks: Mapping[str, Any]
+    read: Callable[[Any], np.ndarray]
     phrases: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     def __getitem__(self, index: int) -> Sample:
         key = self.keys[index]
         image = read_image(self.images[key])
-        truth = self.truth(index)
-        self.compare(index, (image.height, image.width), truth)
-        return Sample(key, image, truth, self.phrases.get(key, {}))
-
-    def size(self, index: int) -> Size:
-        """The picture's (height, width), from its header."""
-        return picture_size(self.images[self.keys[index]])
-
-    def source(self, index: int) -> str:
-        """The picture's file."""
-        return str(self.images[self.keys[index]])
-
-    def mark(self, index: int) -> str:
-        """The key, the picture's size in bytes and its phrases, as in any copy of the dataset."""
-        key = self.keys[index]
-        phrases = sorted(self.phrases.get(key, {}).items())
-        return f"{key} {self.images[key].stat().st_size} {phrases}"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MaskDataset(FileDataset):
-    """Pictures with a mask file each, which ``read`` turns into labels."""
-
-    masks: Mapping[str, Path]
-    read: Callable[[Path], np.ndarray]
+        return Sample(key, image, self.truth(index), self.phrases.get(key, {}))
 
     def truth(self, index: int) -> np.ndarray:
-        """uint8 [H, W], from the mask file."""
-        return self.read(self.masks[self.keys[index]])
+        """uint8 [H, W], of the size that the picture's header tells."""
+        path = self.images[self.keys[index]]
+        height, width = picture_size(path)
+        truth = self.read(self.masks[self.keys[index]])
+        if truth.shape != (height, width):
+            rows, columns = truth.shape
+            raise ValueError(
+                f"{str(path)!r} is {width}x{height} pixels upright, its mask is {columns}x{rows}; "
+                "allowed: the same size"
+            )
+        return truth
 
     def mark(self, index: int) -> str:
-        """The mask's size in bytes, too."""
-        return f"{super().mark(index)} {self.masks[self.keys[index]].stat().st_size}"
+        """The key, the picture's size in bytes, its phrases, and the size of its mask or what is
+        outlined: as in any copy of the dataset."""
+        key = self.keys[index]
+        mask, phrases = self.masks[key], sorted(self.phrases.get(key, {}).items())
+        truth = mask.stat().st_size if isinstance(mask, Path) else mask
+        return f"{key} {self.images[key].stat().st_size} {phrases} {truth}"
 
 
 def open_masks(
@@ -180,33 +163,36 @@ def open_masks(
     images: Path,
     masks: Path,
     *,
-    endings: tuple[str | tuple[str, ...], str] = (".jpg", ".png"),
+    endings: tuple[str, ...] = (".jpg",),
+    mask_ending: str = ".png",
+    outlines: Mapping[str, Any] | None = None,
     keys: Sequence[str] | None = None,
-    classes: Sequence[str] = (),
-    ignore: bool = False,
-    read: Callable[[Path], np.ndarray] | None = None,
-) -> MaskDataset:
-    """The pictures of a folder with the masks of another; without ``keys``, all files are paired.
+    classes: tuple[str, ...] = (),
+    read: Callable[[Any], np.ndarray] | None = None,
+    masks_from: str = "",
+) -> FileDataset:
+    """The pictures of a folder with the masks of another, or the ``outlines`` of a file.
 
-    Without ``classes``, they are those of the dataset's list; without ``read``, a mask's values are
-    the labels, 255 among them where ``ignore`` says so.
+    Without ``keys``, all files are paired; without ``classes``, they are those of the dataset's
+    list; without ``read``, a mask's values are the labels.
     """
-    pictures, truths = files_in(images, endings[0]), files_in(masks, endings[1])
+    pictures = files_in(images, *endings)
+    truths = files_in(masks, mask_ending) if outlines is None else outlines
     names = sorted({*pictures, *truths}) if keys is None else keys
     if not names:
         raise FileNotFoundError(f"there is no image in {str(images)!r}")
     require("images", names, pictures, images)
     require("masks", names, truths, masks)
-    known = tuple(classes) or class_list(name)
-    return MaskDataset(
+    known = classes or class_list(name)
+    return FileDataset(
         name=name,
         split=split,
         classes=known,
         keys=tuple(names),
-        masks_from=masks.name,
+        masks_from=masks_from or masks.name,
         images=pictures,
         masks=truths,
-        read=read or partial(read_labels, classes=len(known), ignore=ignore),
+        read=read or partial(read_labels, classes=len(known)),
     )
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from pixalign.bench.datasets.sample import Dataset, Sample, present_in
-from pixalign.core.values import Size
+from pixalign.bench.datasets.sample import Dataset, Sample, label_pixels
+from pixalign.bench.metrics import IGNORE
 from pixalign.scenes.atlas import class_names, training_counts
 from pixalign.scenes.draw import draw_scenes, scene_numbers
 from pixalign.scenes.render import render
@@ -23,70 +23,54 @@ LEVELS = (0.25, 0.5, 0.75, 1.0)
 SIDE = 128
 _CHUNK = 32  # scenes painted at once
 _KEPT = 2  # chunks in memory
-_Chunk = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SceneDataset(Dataset):
     """Scenes, painted a few at a time when asked for; ``groups`` has one name a scene, or none."""
 
-    name: str
-    split: str
-    keys: tuple[str, ...]
+    classes: tuple[str, ...] = field(default_factory=class_names)
+    masks_from: str = "drawn"
     scenes: SceneBatch
     described: bool = False  # whether samples carry phrases
     groups: tuple[str, ...] = ()
-    classes: tuple[str, ...] = field(default_factory=class_names)
-    masks_from: str = "drawn"
-    _painted: dict[int, _Chunk] = field(default_factory=dict, repr=False)
+    _painted: dict[int, tuple[np.ndarray, ...]] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, index: int) -> Sample:
-        number = range(len(self))[index]
-        pictures, _, areas = self._chunk(number // _CHUNK)
-        truth = self.truth(number)
-        labels, alone = self.scenes.labels[number], areas[number % _CHUNK]
+        number, picture, truth, alone = self._scene(index)
+        labels, seen = self.scenes.labels[number], label_pixels(truth)
+        present = np.flatnonzero(seen[1:IGNORE]).tolist()
         return Sample(
             key=self.keys[number],
-            image=Image.fromarray(pictures[number % _CHUNK]),
+            image=Image.fromarray(picture),
             truth=truth,
             phrases=class_phrases(self.scenes[number : number + 1])[0] if self.described else {},
             group=self.groups[number] if self.groups else "",
             target=int(labels[TARGET]) if self.groups else None,
-            visible={
-                label: float((truth == label + 1).sum() / alone[labels == label].sum())
-                for label in present_in(truth)
-            },
+            visible={c: float(seen[c + 1] / alone[labels == c].sum()) for c in present},
         )
 
     def truth(self, index: int) -> np.ndarray:
         """uint8 [128, 128]."""
-        number = range(len(self))[index]
-        truth: np.ndarray = self._chunk(number // _CHUNK)[1][number % _CHUNK].copy()
-        return truth
-
-    def size(self, index: int) -> Size:
-        """The same for all."""
-        return SIDE, SIDE
+        return self._scene(index)[2]
 
     def counts(self) -> Mapping[str, float]:
         """Each class's share of the training objects."""
         return training_counts()
 
-    def _chunk(self, number: int) -> _Chunk:
-        """Pictures uint8 [n, 128, 128, 3], truths uint8 [n, 128, 128], pixels of objects [n, K].
-
-        The pixels are those that an object would have if it stood alone.
-        """
-        if number not in self._painted:
-            painted = render(self.scenes[number * _CHUNK : (number + 1) * _CHUNK], SIDE)
+    def _scene(self, index: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+        """A scene's number, picture uint8 [128, 128, 3], truth uint8 [128, 128], and of each object
+        the pixels int64 [K] that it would have if it stood alone."""
+        number = range(len(self))[index]
+        chunk, place = divmod(number, _CHUNK)
+        if chunk not in self._painted:
+            painted = render(self.scenes[chunk * _CHUNK : (chunk + 1) * _CHUNK], SIDE)
             if len(self._painted) == _KEPT:
                 del self._painted[next(iter(self._painted))]
-            self._painted[number] = (
-                painted.pictures(),
-                painted.masks.numpy(),
-                painted.areas.numpy(),
-            )
-        return self._painted[number]
+            arrays = (painted.pictures(), painted.masks.numpy(), painted.areas.numpy())
+            self._painted[chunk] = arrays
+        pictures, truths, areas = self._painted[chunk]
+        return number, pictures[place], truths[place].copy(), areas[place]
 
 
 def open_lab(name: str, split: str, limit: int | None) -> Dataset:
@@ -95,13 +79,9 @@ def open_lab(name: str, split: str, limit: int | None) -> Dataset:
     In "lab-phrases" each class has a phrase with its number, size and colour.
     """
     count = limit or COUNT
-    return SceneDataset(
-        name=name,
-        split=split,
-        keys=tuple(f"scene-{number:06d}" for number in scene_numbers(count)),
-        scenes=draw_scenes(split, count),
-        described=name == "lab-phrases",
-    )
+    keys = tuple(f"scene-{number:06d}" for number in scene_numbers(count))
+    scenes, described = draw_scenes(split, count), name == "lab-phrases"
+    return SceneDataset(name=name, split=split, keys=keys, scenes=scenes, described=described)
 
 
 def open_lab_toy(split: str, limit: int | None) -> Dataset:
@@ -110,13 +90,13 @@ def open_lab_toy(split: str, limit: int | None) -> Dataset:
     Groups are `BASE`, which is level 0 of every dial, and "size=0.25" to "rarity=1".
     """
     count = limit or TOY_COUNT
-    settings = [(dial, level) for dial in DIALS for level in LEVELS]
-    batches = [stress(DIALS[0], 0.0, 0, count), *(stress(*pair, 0, count) for pair in settings)]
-    groups = [BASE, *(f"{dial}={level:g}" for dial, level in settings)]
+    settings = {BASE: (DIALS[0], 0.0)}
+    settings |= {f"{dial}={level:g}": (dial, level) for dial in DIALS for level in LEVELS}
+    named = [(group, index) for group in settings for index in range(count)]
     return SceneDataset(
         name="lab-toy",
         split=split,
-        keys=tuple(f"{group}-{index:06d}" for group in groups for index in range(count)),
-        scenes=concatenate(batches),
-        groups=tuple(group for group in groups for _ in range(count)),
+        keys=tuple(f"{group}-{index:06d}" for group, index in named),
+        scenes=concatenate([stress(*setting, 0, count) for setting in settings.values()]),
+        groups=tuple(group for group, _ in named),
     )

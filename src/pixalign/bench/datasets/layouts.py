@@ -1,95 +1,95 @@
-"""Where datasets stand below a root, and the layouts that a few lines describe."""
+"""Datasets with a mask file for each picture: PASCAL VOC and Context, ADE20K, own folders."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
+
+import numpy as np
+from PIL import Image
 
 from pixalign.bench.datasets.files import (
     PICTURES,
     FileDataset,
+    checked,
     files_in,
+    indices,
+    open_mask,
     open_masks,
+    read_labels,
     read_list,
-    shortened,
 )
+from pixalign.bench.datasets.sample import class_list
+from pixalign.bench.metrics import IGNORE
 
 MOST = 253  # classes of an own folder
-_LEVELS = 4  # how far above a root its dataset is looked for
+VOC_MASKS = ("SegmentationClassAug", "SegmentationClass")  # the first that is there
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A dataset in files, in the first of ``homes`` below a root that holds all ``parts``.
-
-    ``open`` takes that folder and a split, of which the first is usual.
-    """
-
-    open: Callable[[Path, str], FileDataset]
-    splits: tuple[str, ...]
-    homes: tuple[str, ...]
-    parts: tuple[str, ...]
-    hint: str = ""  # how a missing part is made
-
-    @property
-    def wanted(self) -> str:
-        """What a root must hold, in words."""
-        parts = ", ".join(self.parts)
-        return " or ".join(parts if home == "." else home for home in self.homes)
-
-    def home(self, root: Path) -> Path | None:
-        """The folder of the layout, if it stands below this root."""
-        homes = [root / home for home in self.homes]
-        return next((home for home in homes if not self._lacking(home)), None)
-
-    def find(self, root: Path) -> Path:
-        """The folder of the layout, else an error that says what is wrong with the root."""
-        check_root(root)
-        home = self.home(root)
-        if home is None:
-            raise FileNotFoundError(self._problem(root))
-        return home
-
-    def _lacking(self, home: Path) -> list[str]:
-        return [part for part in self.parts if not (home / part).exists()]
-
-    def _problem(self, root: Path) -> str:
-        here = root.resolve()
-        for parent in here.parents[:_LEVELS]:
-            home = self.home(parent)
-            if home is not None and (here == home or here in home.parents or home in here.parents):
-                return f"root {str(root)!r} is inside the dataset; give {str(parent)!r} instead"
-        for child in sorted(path for path in root.iterdir() if path.is_dir()):
-            if self.home(child) is not None:
-                return f"the dataset is one level deeper than {str(root)!r}; give {str(child)!r}"
-        for folder in (root / home for home in self.homes):
-            lacking = self._lacking(folder)
-            if (folder != root and folder.is_dir()) or len(lacking) < len(self.parts):
-                hint = f"; {self.hint}" if self.hint else ""
-                missing = ", ".join(lacking)
-                return f"no {missing} below {str(folder)!r}; found: {_contents(folder)}{hint}"
-        return f"no {self.wanted} below {str(root)!r}; found: {_contents(root)}"
+def open_voc(home: Path, split: str) -> FileDataset:
+    """PASCAL VOC 2012, ImageSets/Segmentation/SPLIT.txt: 20 classes, 255 not counted."""
+    keys = read_list(home / "ImageSets" / "Segmentation" / f"{split}.txt")
+    folders = [home / name for name in VOC_MASKS if (home / name).is_dir()]
+    if not folders:
+        raise FileNotFoundError(f"no {' or '.join(VOC_MASKS)} below {str(home)!r}")
+    return open_masks("voc", split, home / "JPEGImages", folders[0], keys=keys, read=read_voc)
 
 
-def check_root(root: Path) -> None:
-    """Raise a FileNotFoundError unless the root is a folder."""
-    if not root.is_dir():
-        what = "a file" if root.exists() else "missing"
-        raise FileNotFoundError(f"root {str(root)!r} is {what}; name a folder")
+def read_voc(path: Path) -> np.ndarray:
+    """uint8 [H, W]: a palette's indices, grey values, or VOC's published colours as labels."""
+    image = open_mask(path)
+    count = len(class_list("voc"))
+    if image.mode in ("RGB", "RGBA"):
+        return _by_colour(np.asarray(image.convert("RGB")), path, count)
+    labels = checked(indices(image, path), path, count, ignore=True)
+    if image.mode == "P":
+        _check_palette(image, labels, path)
+    return labels
 
 
-def _contents(folder: Path) -> str:
-    """The first entries of a folder, in words."""
-    return shortened(sorted(os.listdir(folder)), 8) or "nothing"
+@cache
+def colour_map() -> dict[tuple[int, ...], int]:
+    """VOC's published colours: a label's bits, three at a time, are spread over R, G and B."""
+    labels = np.arange(IGNORE + 1)
+    channels = [
+        sum((labels >> (3 * place + channel) & 1) << (7 - place) for place in range(8))
+        for channel in range(3)
+    ]
+    return {tuple(colour): label for label, colour in enumerate(np.stack(channels, 1).tolist())}
+
+
+def _by_colour(pixels: np.ndarray, path: Path, count: int) -> np.ndarray:
+    codes, places = np.unique(pixels @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True)
+    labels = []
+    for code in codes.tolist():
+        colour = (code >> 16, code >> 8 & 255, code & 255)
+        label = colour_map().get(colour, -1)
+        if not (0 <= label <= count or label == IGNORE):
+            raise ValueError(
+                f"mask {str(path)!r} has the colour {colour}; allowed: the {count + 2} colours of "
+                "VOC's map, or a palette or grey file of labels"
+            )
+        labels.append(label)
+    return np.array(labels, dtype=np.uint8)[places].reshape(pixels.shape[:2])
+
+
+def _check_palette(image: Image.Image, labels: np.ndarray, path: Path) -> None:
+    """A palette of VOC's colours in another order tells that a program has renumbered the file."""
+    palette = image.getpalette() or []
+    used = [label for label in np.unique(labels).tolist() if label < len(palette) // 3]
+    meant = [colour_map().get(tuple(palette[3 * label : 3 * label + 3])) for label in used]
+    if None not in meant and meant != used:
+        raise ValueError(
+            f"mask {str(path)!r} has VOC's colours of the labels {meant} at the indices {used}; "
+            "allowed: an index that is the label"
+        )
 
 
 def open_ade20k(home: Path, split: str) -> FileDataset:
     """ADE20K, all pictures of images/validation or images/training: 150 classes, 0 = other."""
     part = {"val": "validation", "train": "training"}[split]
-    dataset = open_masks("ade20k", split, home / "images" / part, home / "annotations" / part)
-    return replace(dataset, masks_from=f"annotations/{part}")
+    images, masks = home / "images" / part, home / "annotations" / part
+    return open_masks("ade20k", split, images, masks, masks_from=f"annotations/{part}")
 
 
 def open_context(home: Path, split: str) -> FileDataset:
@@ -98,19 +98,17 @@ def open_context(home: Path, split: str) -> FileDataset:
     Where that list is absent, the mask files that VOC's own ImageSets/Main/SPLIT.txt names: masks
     come for train and val together.
     """
-    masks = home / "SegmentationClassContext"
-    own = home / "ImageSets" / "SegmentationContext" / f"{split}.txt"
-    main = home / "ImageSets" / "Main" / f"{split}.txt"
-    if own.is_file():
-        keys = read_list(own)
-    elif main.is_file():
-        there = files_in(masks, ".png")
-        keys = tuple(key for key in read_list(main) if key in there)
-    else:
+    masks, lists = home / "SegmentationClassContext", home / "ImageSets"
+    own, main = lists / "SegmentationContext" / f"{split}.txt", lists / "Main" / f"{split}.txt"
+    if not own.is_file() and not main.is_file():
         raise FileNotFoundError(
             f"neither list {str(own)!r} nor {str(main)!r} is there; one must say which masks are "
             f"of {split}"
         )
+    keys = read_list(own if own.is_file() else main)
+    if not own.is_file():
+        there = files_in(masks, ".png")
+        keys = tuple(key for key in keys if key in there)
     if not keys:
         raise FileNotFoundError(f"there is no mask of {split} in {str(masks)!r}")
     return open_masks("context", split, home / "JPEGImages", masks, keys=keys)
@@ -121,21 +119,21 @@ def open_folder(home: Path, split: str) -> FileDataset:
 
     Label i + 1 is line i of classes.txt; 255 is not counted.
     """
-    classes = read_classes(home / "classes.txt")
-    folders, endings = (home / "images", home / "masks"), (PICTURES, ".png")
-    return open_masks("folder", split, *folders, endings=endings, classes=classes, ignore=True)
+    classes, folders = read_classes(home / "classes.txt"), (home / "images", home / "masks")
+    read = partial(read_labels, classes=len(classes), ignore=True)
+    return open_masks("folder", split, *folders, endings=PICTURES, classes=classes, read=read)
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
     """One class a line; blank lines, doubles and more than 253 classes are refused."""
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     classes = tuple(" ".join(line.split()) for line in lines)
-    first: dict[str, int] = {}
+    folded = [name.casefold() for name in classes]
     for number, name in enumerate(classes, 1):
         if not name:
             raise ValueError(f"line {number} of {str(path)!r} is blank; allowed: a class a line")
-        before = first.setdefault(name.casefold(), number)
-        if before != number:
+        before = 1 + folded.index(name.casefold())
+        if before < number:
             raise ValueError(
                 f"line {number} of {str(path)!r} is {name!r}, like line {before}; "
                 "allowed: different classes"

@@ -13,9 +13,10 @@ import numpy as np
 from PIL import Image
 
 from pixalign.bench.metrics import IGNORE
-from pixalign.core.values import Size
+from pixalign.core.progress import Progress
 
 CLASSES = Path(__file__).parent / "classes"
+NAMED = 3  # how many of several problems are named
 
 
 @cache
@@ -48,9 +49,15 @@ class Sample:
     @property
     def present(self) -> tuple[int, ...]:
         """The classes with a pixel, ascending."""
-        return present_in(self.truth)
+        return tuple(np.flatnonzero(label_pixels(self.truth)[1:IGNORE]).tolist())
 
 
+def label_pixels(truth: np.ndarray) -> np.ndarray:
+    """int64 [256]: how many pixels of a truth uint8 [H, W] have each label."""
+    return np.bincount(truth.ravel(), minlength=IGNORE + 1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset(ABC):
     """Samples in a fixed order; nothing is read before it is asked for."""
 
@@ -68,15 +75,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def truth(self, index: int) -> np.ndarray:
-        """uint8 [H, W] as in `Sample`, without decoding the picture."""
-
-    @abstractmethod
-    def size(self, index: int) -> Size:
-        """The picture's (height, width), without decoding it."""
-
-    def source(self, index: int) -> str:
-        """Where the picture comes from, for messages."""
-        return self.keys[index]
+        """uint8 [H, W] as in `Sample`, without decoding the picture, whose size it has."""
 
     def mark(self, index: int) -> str:
         """What tells a sample from another dataset's of the same key."""
@@ -84,26 +83,62 @@ class Dataset(ABC):
 
     def digest(self) -> str:
         """SHA-256 in hexadecimal of all samples' marks: another for other pictures."""
-        found = hashlib.sha256()
-        for index in range(len(self)):
-            found.update(self.mark(index).encode() + b"\n")
-        return found.hexdigest()
+        marks = "".join(f"{self.mark(index)}\n" for index in range(len(self)))
+        return hashlib.sha256(marks.encode()).hexdigest()
 
     def counts(self) -> Mapping[str, float] | None:
         """How often training showed each class name, where that is known."""
         return None
 
-    def compare(self, index: int, size: Size, truth: np.ndarray) -> None:
-        """Raise a ValueError unless picture and truth have the same (height, width)."""
-        if truth.shape != size:
-            (height, width), (rows, columns) = size, truth.shape
-            raise ValueError(
-                f"{self.source(index)!r} is {width}x{height} pixels upright, its mask is "
-                f"{columns}x{rows}; allowed: the same size"
-            )
+
+@dataclass(frozen=True)
+class Check:
+    """What a dataset holds; shares are of all its pixels."""
+
+    name: str
+    split: str
+    images: int
+    heights: tuple[int, int]  # smallest, largest
+    widths: tuple[int, int]
+    ignored: float
+    background: float
+    images_per_class: Mapping[str, int]  # every class, also those that never occur
+    empty: int  # images without any class
 
 
-def present_in(truth: np.ndarray) -> tuple[int, ...]:
-    """The classes with a pixel in a truth uint8 [H, W], ascending."""
-    pixels = np.bincount(truth.ravel(), minlength=IGNORE + 1)
-    return tuple(int(label) - 1 for label in np.flatnonzero(pixels[:IGNORE]) if label)
+def check(dataset: Dataset, progress: bool = False) -> Check:
+    """Look at every mask and every picture's header before hours are spent on them.
+
+    The first problems are raised together, with how many there are.
+    """
+    problems, shapes, empty = [], [], 0
+    pixels, images = np.zeros((2, IGNORE + 1), dtype=np.int64)  # of each label
+    with Progress(len(dataset), f"check {dataset.name}", progress, "image") as bar:
+        for index in range(len(dataset)):
+            bar.advance(1)
+            try:
+                truth = dataset.truth(index)
+            except (ValueError, OSError) as error:
+                problems.append(str(error))
+                continue
+            shapes.append(truth.shape)
+            counts = label_pixels(truth)
+            pixels += counts
+            images += counts > 0
+            empty += not counts[1:IGNORE].any()
+    if problems:
+        more = [f"and {len(problems) - NAMED} more"] if len(problems) > NAMED else []
+        raise ValueError("\n".join([*problems[:NAMED], *more]))
+    heights, widths = zip(*shapes, strict=True)
+    shares = (pixels / pixels.sum()).tolist()
+    return Check(
+        name=dataset.name,
+        split=dataset.split,
+        images=len(dataset),
+        heights=(min(heights), max(heights)),
+        widths=(min(widths), max(widths)),
+        ignored=shares[IGNORE],
+        background=shares[0],
+        images_per_class=dict(zip(dataset.classes, images[1:].tolist(), strict=False)),
+        empty=empty,
+    )

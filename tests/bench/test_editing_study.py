@@ -9,9 +9,9 @@ from PIL import Image
 from helpers import model_of
 from pixalign import AlignConfig
 from pixalign.backbones.locations import lab_folder
-from pixalign.bench.editing_study import study, summary
-from pixalign.bench.editing_study.study import Trial, changes_in, trials
+from pixalign.bench.editing_study import LEAST_AREA, Trial, changes_in, run_editing_study, trials
 from pixalign.bench.scene_classifier import load_classifier
+from pixalign.bench.study_figures import format_edits, summarise_edits
 from pixalign.scenes.atlas import class_names
 from scene_pictures import scene_of
 
@@ -19,14 +19,14 @@ from scene_pictures import scene_of
 def test_trials_change_one_visible_object():
     found = trials(24, 64)
     assert len(found) == 24
-    assert {len(trial.others) for trial in found} == {1, 2, 3}
+    assert {len(trial.labels) for trial in found} == {2, 3, 4}
     for trial in found:
-        names = class_names()
-        assert trial.new not in (trial.old, *trial.others)
-        assert names[trial.new] in trial.target
-        assert trial.target == trial.source.replace(names[trial.old], names[trial.new], 1)
-        assert trial.masks.shape == (1 + len(trial.others), 64, 64)
-        assert trial.masks[0].mean() >= study.LEAST_AREA
+        assert trial.new not in trial.labels
+        assert class_names()[trial.new] in trial.target
+        expected = trial.source.replace(trial.entities[0], class_names()[trial.new], 1)
+        assert trial.target == expected
+        assert trial.masks.shape == (len(trial.labels), 64, 64)
+        assert trial.masks[0].mean() >= LEAST_AREA
         assert not (trial.masks.sum(0) > 1).any()
     assert [t.target for t in trials(4, 64)] == [t.target for t in found[:4]]
 
@@ -37,7 +37,7 @@ def test_changes_are_seen_where_they_should_be():
     before, after = scene_of([dog, taco], [0, 0]), scene_of([bus, taco], [0, 0])
     masks = np.zeros((2, 128, 128), dtype=bool)
     masks[0, :, :64] = masks[1, :, 64:] = True
-    trial = Trial(before, "", "", dog, bus, (taco,), masks)
+    trial = Trial(before, "", "", (dog, taco), bus, masks)
     done, not_done = (
         type("Edit", (), {"source": before, "reconstruction": before, "edited": edited})
         for edited in (after, before)
@@ -56,27 +56,27 @@ def test_figures_of_editing():
     plain = {**row, "new": "100", "moved": [34.0, 32, 30]}
     psnr = {"psnr": [30.0, 31, 32], "psnr_vae": [40.0, 41, 42], "vae": [33.0, 33, 33]}
     result = {"edits": 3, "rows": {"ptp": plain, "elbo": row}, "inversions": {"null-text": psnr}}
-    found = summary.summarise_edits(result)
+    found = summarise_edits(result)
     assert found["rows"]["elbo"]["new"]["value"] == pytest.approx(200 / 3)
     assert found["rows"]["elbo"]["new_minus_ptp"]["value"] == pytest.approx(100 / 3)
     assert found["rows"]["elbo"]["moved_minus_ptp"] == {"value": 6.0, "low": 6.0, "high": 6.0}
     assert found["inversions"]["null-text"]["psnr_vae"]["lowest"] == 40
-    assert "null-text: 41.0 dB" in summary.format_edits(result)
+    assert "null-text: 41.0 dB" in format_edits(result)
 
 
 def test_the_editing_study_runs(tmp_path, monkeypatch):
     model = model_of(device="cpu", config=AlignConfig(elbo_steps=1, collect_steps=1))
     few = {"count": 2, "steps": 1, "classifier": "lab:classifier"}
-    result = study.run_editing_study(model, tmp_path, rows=("ptp", "elbo"), **few)
+    result = run_editing_study(model, tmp_path, rows=("ptp", "elbo"), **few)
     assert json.loads((tmp_path / "sd1.json").read_text()) == result
     assert set(result["rows"]) == {"ptp", "elbo"}
     assert len(result["rows"]["elbo"]["new"]) == 2
     assert set(result["inversions"]) == {"null-text", "ddim"}
     assert set(result["inversions"]["ddim"]) == {"psnr", "psnr_vae", "vae"}
-    assert len(list((tmp_path / "inversions").iterdir())) == 8  # each is made once
+    assert len(list((tmp_path / "inversions").iterdir())) == 4  # each is made once
     assert Image.open(tmp_path / "sd1.webp").width > 4 * 128
     with pytest.raises(ValueError, match="row is 'magic'"):
-        study.run_editing_study(model, tmp_path, rows=("magic",), **few)
+        run_editing_study(model, tmp_path, rows=("magic",), **few)
     monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="PIXALIGN_MODELS"):
-        study.run_editing_study(model, tmp_path, **few)
+        run_editing_study(model, tmp_path, **few)

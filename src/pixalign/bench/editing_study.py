@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from pixalign.backbones.locations import located
-from pixalign.bench.generation_study.study import result_name, write_grid
+from pixalign.bench.generation_study import result_name, write_grid
 from pixalign.bench.scene_classifier import SceneClassifier, load_classifier, look_at, recognised
 from pixalign.core.checks import check_choice
 from pixalign.core.files import make_folder, write_json
@@ -25,7 +25,7 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
 from pixalign.editing import Edit
 from pixalign.editing.cache import InversionCache, inversions_of
-from pixalign.editing.inversion import InversionSettings, reconstruct, reconstruction_figures
+from pixalign.editing.inversion import InversionSettings, psnr, reconstruct, reconstruction_figures
 from pixalign.editing.run import edit as edit_pictures
 from pixalign.pictures.reading import to_pixels
 from pixalign.scenes.atlas import class_names
@@ -48,24 +48,22 @@ ROWS: dict[str, tuple[str, str | None]] = {
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """An edit of a scene: ``old`` becomes ``new``, both class indices.
+    """An edit of a scene: the first of its ``labels`` becomes ``new``, all class indices.
 
-    ``masks`` bool [1 + others, H, W] are of the old object and then of the ``others``.
+    ``masks`` bool [labels, H, W] show where each class stands.
     """
 
     picture: Image.Image
     source: str
     target: str
-    old: int
+    labels: tuple[int, ...]
     new: int
-    others: tuple[int, ...]
     masks: np.ndarray
 
     @property
     def entities(self) -> list[str]:
         """What the source prompt names, the old object first."""
-        names = class_names()
-        return [names[label] for label in (self.old, *self.others)]
+        return [class_names()[label] for label in self.labels]
 
 
 def trials(count: int, size: int) -> list[Trial]:
@@ -78,10 +76,9 @@ def trials(count: int, size: int) -> list[Trial]:
     by_objects = [scenes[first : first + each] for first in range(0, 3 * each, each)]
     chosen: list[Trial] = []
     for start in range(0, each, 16):
-        parts = [labelled_scenes(part[start : start + 16], size, "cpu") for part in by_objects]
+        parts = [labelled_scenes(part[start : start + 16], size) for part in by_objects]
         for number, in_turn in enumerate(zip(*parts, strict=True), start):
-            possible = [trial(scene, number) for scene in in_turn]
-            chosen += [made for made in possible if made is not None]
+            chosen += filter(None, (trial(scene, number) for scene in in_turn))
         if len(chosen) >= count:
             break
     return chosen[:count]
@@ -89,24 +86,22 @@ def trials(count: int, size: int) -> list[Trial]:
 
 def trial(subject: LabelledScene, seed: int) -> Trial | None:
     """One object of a scene becomes a class that is not there, drawn from the seed."""
-    seen = zip(subject.area, subject.visible, strict=True)
-    fit = [p for p, (a, v) in enumerate(seen) if a >= LEAST_AREA and v >= LEAST_VISIBLE]
+    seen = zip(subject.labels, subject.area, subject.visible, strict=True)
+    fit = [label for label, a, v in seen if a >= LEAST_AREA and v >= LEAST_VISIBLE]
     if not fit or len(subject.labels) < 2:
         return None
-    names, said, old = class_names(), subject.names, subject.labels[fit[0]]
+    names, old = class_names(), fit[0]
     absent = [label for label in range(len(names)) if label not in subject.labels]
     new = int(np.random.default_rng(seed).choice(absent))
-    instead = [names[new] if name == names[old] else name for name in said]
-    others = tuple(label for label in subject.labels if label != old)
-    places = [subject.labels.index(label) + 1 for label in (old, *others)]
+    labels = (old, *(label for label in subject.labels if label != old))
+    instead = [names[new if label == old else label] for label in subject.labels]
     return Trial(
         picture=subject.image,
-        source=f"a photo of {', '.join(said)}",
+        source=f"a photo of {', '.join(subject.names)}",
         target=f"a photo of {', '.join(instead)}",
-        old=old,
+        labels=labels,
         new=new,
-        others=others,
-        masks=np.stack([(subject.truth == place).numpy() for place in places]),
+        masks=np.stack([subject.truth == 1 + subject.labels.index(label) for label in labels]),
     )
 
 
@@ -118,7 +113,6 @@ def run_editing_study(
     classifier: str | Path,
     rows: Sequence[str] = tuple(ROWS),
     steps: int = 50,
-    guidance: float | None = None,
 ) -> dict[str, Any]:
     """Edit ``count`` scenes by every method, and look at them with a ``classifier``
     ("lab:classifier" or a folder).
@@ -133,42 +127,41 @@ def run_editing_study(
     scene_classifier = load_classifier(Path(located(classifier)), str(backbone.device))
     asked = trials(count, native_side(backbone))
     cache = InversionCache(out / "inversions", max_bytes=None)
-    strength = backbone.guidance if guidance is None else guidance
     result: dict[str, Any] = {
         "model": model.name,
         "edits": len(asked),
         "steps": steps,
-        "guidance": strength,
+        "guidance": backbone.guidance,
         "device": device_name(backbone.device),
         "versions": versions(),
         "inversions": {},
         "rows": {},
     }
     pictures, sources = [trial.picture for trial in asked], [trial.source for trial in asked]
-    targets, entities = [trial.target for trial in asked], [trial.entities for trial in asked]
-    shown = {"source": pictures[:SHOWN]}
+    common: dict[str, Any] = {"steps": steps, "cache": cache}
+    common["entities"] = [trial.entities for trial in asked]
+    targets, shown = [trial.target for trial in asked], {"source": pictures[:SHOWN]}
     path = make_folder(out) / f"{result_name(model)}.json"
     for label in rows:
         method, blend = ROWS[label]
-        options: dict[str, Any] = {"method": method, "blend": blend, "entities": entities}
-        options |= {"steps": steps, "guidance": strength, "cache": cache}
-        edits: list[Edit] = edit_pictures(model, pictures, sources, targets, **options)
+        edits: list[Edit] = edit_pictures(
+            model, pictures, sources, targets, method=method, blend=blend, **common
+        )
         if not result["inversions"]:
             result["inversions"]["null-text"] = _by_name([edit.figures for edit in edits])
             shown["reconstruction"] = [edit.reconstruction for edit in edits[:SHOWN]]
         result["rows"][label] = changes_in(edits, asked, scene_classifier)
-        shown[label] = [edit.edited for edit in edits[:SHOWN]]
+        if blend == "attention":
+            shown[label] = [edit.edited for edit in edits[:SHOWN]]
         write_json(path, result)
-    how = InversionSettings("ddim", steps, strength)
+    how = InversionSettings("ddim", steps, backbone.guidance)
     plain = inversions_of(model, pictures, sources, how, cache)
-    again = reconstruct(backbone, plain, model.batch_size)
+    again = reconstruct(model, plain, sources, how)
     pixels = torch.cat([to_pixels(picture, picture.size[::-1]) for picture in pictures])
     result["inversions"]["ddim"] = _by_name(reconstruction_figures(backbone, pixels, again))
     write_json(path, result)
-    columns = ["source", "reconstruction", *(label for label in rows if "," not in label)]
-    names = class_names()
-    titles = [f"{t.source}: {names[t.old]} to {names[t.new]}" for t in asked[:SHOWN]]
-    write_grid(path.with_suffix(".webp"), shown, columns, titles)
+    titles = [f"{t.source}: {t.entities[0]} to {class_names()[t.new]}" for t in asked[:SHOWN]]
+    write_grid(path.with_suffix(".webp"), shown, titles)
     return result
 
 
@@ -186,24 +179,19 @@ def changes_in(
     classes, _ = look_at(classifier, [edit.edited for edit in edits])
     seen: dict[str, Any] = {"new": "", "gone": "", "kept": [], "outside": [], "moved": []}
     for row, (edit, trial) in enumerate(zip(edits, asked, strict=True)):
-        labels = [trial.new, trial.old, *trial.others]
-        masks = trial.masks[[0, 0, *range(1, len(trial.masks))]]
-        there = recognised(
-            classes[row : row + 1].expand(len(labels), -1, -1, -1),
-            torch.from_numpy(masks).to(classes.device),
-            torch.tensor(labels, device=classes.device),
+        masks = torch.from_numpy(trial.masks).to(classes.device)
+        new, old, *others = recognised(
+            classes[row].expand(1 + len(masks), -1, -1, -1),
+            torch.cat([masks[:1], masks]),
+            torch.tensor([trial.new, *trial.labels], device=classes.device),
         ).tolist()
-        seen["new"] += str(int(there[0]))
-        seen["gone"] += str(int(not there[1]))
-        seen["kept"].append(round(sum(there[2:]) / len(there[2:]), 3))
-        outside = ~trial.masks[0]
-        for name, other in (("outside", edit.source), ("moved", edit.reconstruction)):
-            error = (_pixels(edit.edited) - _pixels(other))[outside]
-            mean = float(np.square(error).mean())
-            seen[name].append(round(-10 * float(np.log10(max(mean, 1e-10))), 2))
+        seen["new"] += str(int(new))
+        seen["gone"] += str(int(not old))
+        seen["kept"].append(round(sum(others) / len(others), 3))
+        edited, source, again = (
+            torch.from_numpy(np.asarray(picture)[~trial.masks[0]] / 255)[None]
+            for picture in (edit.edited, edit.source, edit.reconstruction)
+        )
+        for name, other in (("outside", source), ("moved", again)):
+            seen[name].append(round(min(float(psnr(edited, other)), 100.0), 2))
     return seen
-
-
-def _pixels(picture: Image.Image) -> np.ndarray:
-    """float32 [H, W, 3] in [0, 1]."""
-    return np.asarray(picture, dtype=np.float32) / 255
