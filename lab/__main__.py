@@ -62,13 +62,16 @@ def attention(
 def tune(
     model: Annotated[str | None, option("Folder or lab:NAME. [default: the embedded one]")] = None,
     count: Annotated[int, option("Val scenes.", min=3)] = 300,
+    keep: Annotated[
+        bool, option("Keep layers, range and gamma; fit thresholds and temperatures alone.")
+    ] = False,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
     """Choose a model's layers, collecting range, gamma and thresholds on val; write them to it."""
     from lab.tune import tune_model
 
-    record = tune_model(model, count, device)
+    record = tune_model(model, count, device, keep=keep)
     print_json(record if json_ else record["settings"])
 
 

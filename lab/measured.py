@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pixalign.alignment.collect import attention_maps
-from pixalign.alignment.elbo import class_losses
+from pixalign.alignment.elbo import TextErrors, text_errors
 from pixalign.alignment.plan import plan_prompts
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.measuring import Subject
@@ -50,12 +50,13 @@ def scene_attention(
     return attention_maps(model.backbone, latents, plans, timesteps, config, batch_size, quiet)
 
 
-def scene_losses(
+def scene_errors(
     model: AlignmentModel, group: Sequence[Subject], latents: Tensor, config: AlignConfig
-) -> list[Tensor]:
-    """Each scene's losses float32 [N, T] under its own classes."""
+) -> list[TextErrors]:
+    """Each scene's errors under the texts of its classes, at every position."""
     plans = [plan_prompts(model.backbone, subject.phrases, None, config) for subject in group]
     planned = [subject.timesteps(model.backbone, latents, config)[1] for subject in group]
     timesteps = [noised for noised in planned if noised is not None]
-    quiet = Progress(0, "", show=False)
-    return class_losses(model.backbone, latents, plans, timesteps, model.batch_size, quiet)
+    texts, how = [plan.elbo_texts for plan in plans], (model.batch_size, Progress(0, "", False))
+    errors = text_errors(model.backbone, latents, texts, timesteps, *how, by_position=True)
+    return [own.of(of_classes) for own, of_classes in zip(errors, texts, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.measured import scene_attention, scene_groups, scene_losses
+from lab.measured import scene_attention, scene_errors, scene_groups
+from lab.probabilities import best_temperature
 from pixalign.alignment.calibrate import alignment_scores, exponents
-from pixalign.alignment.heatmaps import activation, heatmaps_under
+from pixalign.alignment.elbo import TextErrors
+from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.locations import SETTINGS_FILE, located
 from pixalign.bench.measuring import Subject
@@ -22,12 +24,14 @@ from pixalign.core.files import write_json
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import AttentionMaps
-from pixalign.model import load
+from pixalign.methods import METHODS
+from pixalign.model import Model, load
 
 RANGES = ((0.0, 0.1), (0.0, 0.2), (0.1, 0.3), (0.2, 0.4), (0.4, 0.6))
 START = "0-0.2"  # the range in which the layers' weights are chosen
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 GAMMAS = (1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # 1 / gamma
+METHODS_TUNED = ("dense", "elbo", "attention", "likelihood")
 _ROUNDS = 2
 
 Weights = dict[str, float]  # of the layers, by name
@@ -35,11 +39,16 @@ Weights = dict[str, float]  # of the layers, by name
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A val scene, its attention by range, and the ELBO float64 [N] of its classes."""
+    """A val scene, its attention by range, and the errors under its classes' texts."""
 
     subject: Subject
     maps: Mapping[str, AttentionMaps]
-    elbo: Tensor
+    errors: TextErrors
+
+    @property
+    def elbo(self) -> Tensor:
+        """float64 [N]."""
+        return self.errors.losses.double().mean(1)
 
 
 def tune(model: AlignmentModel, count: int, *, show: bool = True) -> dict[str, Any]:
@@ -47,8 +56,8 @@ def tune(model: AlignmentModel, count: int, *, show: bool = True) -> dict[str, A
 
     First the layers' weights, one after the other, in the range (0, 0.2), by the uncalibrated
     mIoU at its best threshold; then the range; then gamma, centred or not, by the calibrated
-    mIoU; then both thresholds; then the bound below which a map is called blind. All on
-    ``count`` val scenes. "alone" says how far each layer gets by itself in the chosen range.
+    mIoU; then each method's threshold and temperature. All on ``count`` val scenes. "alone" says
+    how far each layer gets by itself in the chosen range.
     """
     ranges = {f"{low:g}-{high:g}": (low, high) for low, high in RANGES}
     scenes = _measure(model, count, ranges, show)
@@ -68,21 +77,19 @@ def tune(model: AlignmentModel, count: int, *, show: bool = True) -> dict[str, A
         alone = {layer: best_threshold(scenes, {layer: 1.0}, chosen)[0] for layer in layers}
         progress.advance(len(alone))
     strength, centred = max(powers, key=lambda power: powers[power][0])
-    plain, calibrated = by_range[chosen], powers[strength, centred]
     settings = {
         "gamma": 1 / strength,
         "centred": centred,
         "cross_weights": {layer: weight for layer, weight in weights.items() if weight},
         "collect_range": list(ranges[chosen]),
-        "threshold": calibrated[1],
-        "uncalibrated_threshold": plain[1],
-        "min_peak_ratio": _lowest_peak_ratio(scenes, weights, chosen),
     }
+    fitted = fit_methods(model, settings, scenes, show=show)
     return {
-        "settings": settings,
+        "settings": settings | fitted_settings(fitted),
         "scenes": len(scenes),
-        "uncalibrated": plain[0],
-        "calibrated": calibrated[0],
+        "uncalibrated": by_range[chosen][0],
+        "calibrated": powers[strength, centred][0],
+        "methods": fitted,
         "ranges": {name: miou for name, (miou, _) in by_range.items()},
         "alone": alone,
         "gammas": {f"{g:g}": powers[g, False][0] for g in GAMMAS},
@@ -91,11 +98,62 @@ def tune(model: AlignmentModel, count: int, *, show: bool = True) -> dict[str, A
     }
 
 
+def fit_methods(
+    model: AlignmentModel, settings: Mapping[str, Any], scenes: list[Scene], *, show: bool = True
+) -> dict[str, dict[str, float]]:
+    """Each method's best threshold, and the temperature at which its probabilities fit best.
+
+    Under the settings that were chosen, through the front door; the scenes' errors are known.
+    """
+    fitted = {}
+    own = replace_settings(model, settings)
+    with Progress(len(METHODS_TUNED) * len(scenes), "methods", show, "scene") as progress:
+        for name in METHODS_TUNED:
+            method, config = METHODS[name](own), AlignConfig(method=name)
+            heatmaps = []
+            for scene in scenes:
+                subject, known = scene.subject, scene.errors
+                result = method.align(
+                    subject.sample.image, subject.phrases, config=config, seed=subject.seed,
+                    errors=known if own.resolve(config).measured else None,
+                )  # fmt: skip
+                heatmaps.append(torch.from_numpy(result.heatmaps))
+                progress.advance(1)
+            subjects = [scene.subject for scene in scenes]
+            miou, threshold = oracle(heatmaps, subjects)
+            temperature = best_temperature(heatmaps, [x.truth for x in subjects], threshold)
+            fitted[name] = {"miou": miou, "threshold": threshold, "temperature": temperature}
+    return fitted
+
+
+def replace_settings(model: AlignmentModel, settings: Mapping[str, Any]) -> Model:
+    """The same loaded model with other settings of its own."""
+    return Model(model.backbone, model.name, settings, model.batch_size, False)
+
+
+def fitted_settings(fitted: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """What `fit_methods` found, as pixalign.json has it."""
+    return {
+        key: {name: own[key] for name, own in fitted.items()}
+        for key in ("threshold", "temperature")
+    }
+
+
 def tune_model(
-    name: str | Path | None, count: int, device: str, *, show: bool = True
+    name: str | Path | None, count: int, device: str, *, keep: bool = False, show: bool = True
 ) -> dict[str, Any]:
-    """`tune` for a model folder (None: the embedded one), in float32; writes its settings."""
-    record = tune(load(name, device=device, dtype="float32"), count, show=show)
+    """`tune` for a model folder (None: the embedded one), in float32; writes its settings.
+
+    ``keep`` fits thresholds and temperatures under the layers, range and gamma that it has.
+    """
+    model = load(name, device=device, dtype="float32")
+    if keep:
+        scenes = _measure(model, count, {}, show)
+        fitted = fit_methods(model, model.settings, scenes, show=show)
+        settings = dict(model.settings) | fitted_settings(fitted)
+        record = {"settings": settings, "scenes": len(scenes), "methods": fitted}
+    else:
+        record = tune(model, count, show=show)
     write_json(Path(located(name)) / SETTINGS_FILE, record["settings"])
     return record
 
@@ -112,10 +170,10 @@ def _measure(
     scenes = []
     for group, latents in scene_groups(model, "val", count, show=show):
         maps = {n: scene_attention(model, group, latents, c) for n, c in collecting.items()}
-        losses = scene_losses(model, group, latents, scoring)
+        errors = scene_errors(model, group, latents, scoring)
         for place, subject in enumerate(group):
             own = {name: each[place] for name, each in maps.items()}
-            scenes.append(Scene(subject, own, losses[place].double().mean(1)))
+            scenes.append(Scene(subject, own, errors[place]))
     return scenes
 
 
@@ -139,24 +197,25 @@ def _layer_weights(
     return weights, tried
 
 
-def _lowest_peak_ratio(scenes: list[Scene], weights: Weights, name: str) -> float:
-    """The peak over mean that all but 0.5 % of the classes that are in the pictures exceed."""
-    maps = [scene.maps[name] for scene in scenes]
-    ratios = [activation(combine_layers(one.cross, one.layers, weights)).cpu() for one in maps]
-    return round(float(torch.cat(ratios).double().quantile(0.005)), 1)
-
-
 def best_threshold(
     scenes: list[Scene], weights: Weights, name: str, gamma: float = 1.0, centred: bool = False
 ) -> tuple[float, float]:
     """The mIoU in percent at the best threshold, and that threshold, for attention of a range."""
-    tallies = []
+    heatmaps: list[Tensor] = []
     for scene in scenes:
-        subject, scores = scene.subject, alignment_scores(scene.elbo, gamma)
-        powers = exponents(scores, centred)[None]
-        heatmaps = heatmaps_under(scene.maps[name], weights, powers, subject.size)
+        scores = alignment_scores(scene.elbo, gamma)
+        powers, maps = exponents(scores, centred)[None], scene.maps[name]
+        combined = combine_layers(maps.cross, maps.layers, weights)
+        heatmaps += heatmaps_under(maps, combined, powers, scene.subject.size)
+    return oracle(heatmaps, [scene.subject for scene in scenes])
+
+
+def oracle(heatmaps: Sequence[Tensor], subjects: Sequence[Subject]) -> tuple[float, float]:
+    """The mIoU in percent of heatmaps [N, H, W] at their best threshold, and that threshold."""
+    tallies = []
+    for maps, subject in zip(heatmaps, subjects, strict=True):
         labels = [label + 1 for label in subject.labels]
-        tallies += tally(heatmaps, subject.truth, labels, subject.index)
+        tallies += tally(maps[None], subject.truth, labels, subject.index)
     values = curve(Tally.concatenate(tallies)).miou[0]
     index = int(torch.argmax(values))
     return round(100 * float(values[index]), 3), THRESHOLDS[index]

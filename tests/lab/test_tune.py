@@ -28,6 +28,7 @@ def test_chosen_settings_hold_on_their_scenes(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "WEIGHTS", (0.0, 1.0))
     monkeypatch.setattr(tuning, "GAMMAS", (1.5, 3.0))
     monkeypatch.setattr(tuning, "_ROUNDS", 1)
+    monkeypatch.setattr(tuning, "METHODS_TUNED", ("attention", "elbo", "dense"))
     found = tuning.tune_model(folder, 3, "cpu", show=False)
     json.dumps(found, allow_nan=False)
     assert found["scenes"] == 3
@@ -54,13 +55,19 @@ def test_chosen_settings_hold_on_their_scenes(tmp_path, monkeypatch):
         return 100 * curve(Tally.concatenate(rows)).miou[0]
 
     plain = values(AlignConfig.uncalibrated(**FEW))
-    calibrated = values(AlignConfig(**FEW))
+    calibrated = values(AlignConfig(method="elbo", **FEW))
+    dense = values(AlignConfig(**FEW))
     first = AlignConfig.uncalibrated(cross_weights="uniform", collect_range=(0, 0.2), **FEW)
     uniform = values(first)
     settings = found["settings"]
     assert found["tried"][0]["miou"] == pytest.approx(float(uniform.max()), abs=0.02)
-    at = threshold_index(settings["uncalibrated_threshold"])
-    assert found["uncalibrated"] == pytest.approx(float(plain[at]), abs=0.02)
-    at = threshold_index(settings["threshold"])
-    assert found["calibrated"] == pytest.approx(float(calibrated[at]), abs=0.02)
+    curves = {"attention": plain, "elbo": calibrated, "dense": dense}
+    for name, values_of in curves.items():
+        about = found["methods"][name]
+        assert settings["threshold"][name] == about["threshold"]
+        assert settings["temperature"][name] == about["temperature"] > 0
+        reached = float(values_of[threshold_index(about["threshold"])])
+        assert about["miou"] == pytest.approx(reached, abs=0.02)
+    assert found["uncalibrated"] == pytest.approx(found["methods"]["attention"]["miou"], abs=0.02)
+    assert found["calibrated"] == pytest.approx(found["methods"]["elbo"]["miou"], abs=0.02)
     assert plain.max() >= uniform.max()

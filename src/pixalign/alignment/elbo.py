@@ -71,7 +71,8 @@ class TextErrors:
         assert self.maps is not None
         assert self.missed is not None
         projection, energy = self.maps
-        return (self.missed - 2 * projection + energy).mean(1)
+        errors: Tensor = self.missed - 2 * projection + energy
+        return errors.mean(1)
 
     def scores(self, config: AlignConfig, objective: str) -> Scores:
         """Losses, their weighted mean and S, a row a text; under a resolved config."""
@@ -107,9 +108,9 @@ def text_errors(
     empty = torch.tensor([text == EMPTY for text in rows]) if by_position else None
     losses, maps, missed = _errors(backbone, passes, batch_size, progress, empty)
     counts = list(map(len, own))
-    columns: list[Any] = [own, [each.steps for each in timesteps], losses.split(counts)]
+    columns: list[Any] = [own, [each.steps for each in timesteps], torch.split(losses, counts)]
     if by_position:
-        columns += [maps.split(counts, 1), missed]
+        columns += [torch.split(maps, counts, 1), missed]
     return [TextErrors(*of_image) for of_image in zip(*columns, strict=True)]
 
 

@@ -24,9 +24,9 @@ class Trust:
 
     "absent": the text does not explain the picture better than no text, anywhere. "confused": in
     the region that the map points at, the evidence names ``other``. "blind": there it names neither
-    the class nor one other, or the map points nowhere. Else "sure". ``numbers`` are ``presence``, the highest local cosine in
-    [-1, 1]; ``lead``, the mean log ratio in the map's region, 0 where the class explains it best;
-    and ``others_lead``, the highest of another class there.
+    the class nor one other, or the map points nowhere. Else "sure". ``numbers`` are ``presence``,
+    the highest local cosine; ``lead``, the mean log ratio in the map's region, 0 where the class
+    explains it best; and ``others_lead``, the highest of another class there.
     """
 
     verdict: str

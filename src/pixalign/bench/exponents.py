@@ -1,6 +1,6 @@
-"""How a row's exponents come of its ELBO: the paper's rule, and the controls to compare it with.
+"""How a row's exponents and evidence come of its passes: the rule, and controls to compare it with.
 
-Controls keep the strength and change who gets it.
+Controls keep the strength and change who gets it, or where.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pixalign.alignment.calibrate import alignment_scores, exponents
+from pixalign.core.values import Evidence
 
 DRAWS = 5  # orders that "shuffled" tries; the summary takes their mean
 MOST_CLASSES = 6  # of which "best-order" tries all 720 orders
@@ -23,6 +24,12 @@ EXPONENTS: dict[str, str] = {
     "best-order": "in every order, as they are first; what suits the truth best is kept",
 }
 SUPERVISED = ("best-order",)
+EVIDENCE: dict[str, str] = {
+    "own": "the class's own",
+    "exchanged": "that of the next class",
+    "shifted": "the class's own, moved by half the picture",
+    "own-noise": "the class's own, measured under noise that the others do not share",
+}
 
 
 def exponents_by(rule: str, elbo: Tensor, gamma: float, centred: bool, seed: int) -> Tensor:
@@ -32,6 +39,16 @@ def exponents_by(rule: str, elbo: Tensor, gamma: float, centred: bool, seed: int
     if rule == "inverted":
         powers = 1 / powers
     return powers[_orders(rule, len(powers), seed)]
+
+
+def evidence_by(rule: str, evidence: Evidence) -> Evidence:
+    """Evidence [N, h, w] as a rule of EVIDENCE gives it to the classes."""
+    maps = torch.stack([evidence.projection, evidence.energy])
+    if rule == "exchanged":
+        maps = maps.roll(1, 1)
+    elif rule == "shifted":
+        maps = maps.roll((maps.shape[-2] // 2, maps.shape[-1] // 2), (-2, -1))
+    return Evidence(*maps)
 
 
 def _orders(rule: str, count: int, seed: int) -> Tensor:

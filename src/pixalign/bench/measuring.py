@@ -15,18 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.alignment.adaptive import expected_change, stages
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
 from pixalign.alignment.collect import attention_maps, images_at_once
-from pixalign.alignment.elbo import class_losses
-from pixalign.alignment.heatmaps import activation, heatmaps_under
-from pixalign.alignment.plan import plan_prompts, plan_timesteps
+from pixalign.alignment.elbo import TextErrors, text_errors
+from pixalign.alignment.evidence import weigh
+from pixalign.alignment.heatmaps import activation, combined_layers, heatmaps_under
+from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
-from pixalign.attention.layers import combine_layers
 from pixalign.backbones import Backbone
 from pixalign.bench.clock import Clock
 from pixalign.bench.datasets import Sample
-from pixalign.bench.exponents import exponents_by
+from pixalign.bench.exponents import evidence_by, exponents_by
 from pixalign.bench.metrics import IGNORE, Tally, nearest_threshold, tally
 from pixalign.bench.spec import SpecRow
 from pixalign.bench.store import ImageRow
@@ -34,8 +33,7 @@ from pixalign.config import AlignConfig
 from pixalign.core.checks import check_finite
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
-from pixalign.core.values import AttentionMaps, Phrase
-from pixalign.diffusion.schedule import Steps
+from pixalign.core.values import AttentionMaps, Evidence, Phrase
 from pixalign.methods import METHODS
 from pixalign.methods.base import Timesteps
 
@@ -76,7 +74,7 @@ class Measurement:
         if row.scores is not None:  # centred, a score that all classes share does nothing
             config = dataclasses.replace(config, centred=False)
         collecting, scoring = _names(config)
-        scored = config.calibrated and row.scores is None
+        scored = config.measured and row.scores is None
         shared = METHODS[row.method].separable
         return cls(row, config, collecting if shared else "", scoring if scored else "")
 
@@ -91,21 +89,10 @@ class Measurement:
         assert self.config.gamma is not None
         return self.config.gamma
 
-    def elbo(self, losses: Tensor, steps: Steps, objective: str) -> Tensor:
-        """float64 [N]: the weighted mean of losses [N, T] at those timesteps.
-
-        With a tolerance, of those among them that an ELBO with it would have visited.
-        """
-        config, weights = self.config, steps.weights(self.config.elbo_weighting, objective)
-        if config.elbo_tolerance is not None:
-            seen: list[int] = []
-            for stage in stages(len(steps), config.elbo_stage):
-                seen += stage
-                known, centred = (losses[:, seen], weights[seen]), bool(config.centred)
-                if expected_change(*known, self.gamma, centred) < config.elbo_tolerance:
-                    break
-            losses, weights = losses[:, sorted(seen)], weights[sorted(seen)]
-        return weighted_elbo(losses, weights / weights.sum())
+    def elbo(self, errors: TextErrors, objective: str) -> Tensor:
+        """float64 [N]: the weighted mean of the losses of the classes' texts."""
+        weights = errors.steps.weights(self.config.elbo_weighting, objective)
+        return weighted_elbo(errors.losses, weights)
 
     def scores(self, elbo: Tensor | None, count: int) -> Tensor:
         """The alignment scores S [N] of a row, from its ELBO [N] if it reads one."""
@@ -115,8 +102,8 @@ class Measurement:
 
     def exponents(self, elbo: Tensor | None, count: int, seed: int) -> Tensor:
         """The powers [D, N] of a separable method's maps, by the row's rule."""
-        if elbo is None:
-            return exponents(self.scores(elbo, count))[None]
+        if elbo is None or self.config.calibrate != "elbo":
+            return exponents(self.scores(None, count))[None]
         rule, centred = self.row.exponents, bool(self.config.centred)
         return exponents_by(rule, elbo, self.gamma, centred, seed)
 
@@ -133,7 +120,7 @@ def _names(config: AlignConfig) -> tuple[str, str]:
         text = json.dumps([*(values[field] for field in fields), drawn_before])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    late = config.collect_strategy == "random" and config.calibrated
+    late = config.collect_strategy == "random" and config.measured
     collecting = name(_COLLECTING, config.elbo_count if late else 0)
     random = config.elbo_strategy == "random"
     return collecting, name(_SCORING, collecting if random else config.collect_count)
@@ -148,8 +135,8 @@ def image_seed(seed: int, key: str) -> int:
 class Subject:
     """A sample with its number in the dataset, and what was measured of it.
 
-    ``losses`` [N, T] and small ``maps`` [N, h, w], all layers in one, go by the names of what rows
-    read; ``elbos`` [N] and ``tallies`` by rows.
+    ``errors`` of texts, ``losses`` [N, T] of classes and small ``maps`` [N, h, w], all layers in
+    one, go by the names of what rows read; ``elbos`` [N], ``evidence`` and ``tallies`` by rows.
     """
 
     def __init__(self, sample: Sample, index: int, classes: Sequence[str], seed: int) -> None:
@@ -162,7 +149,9 @@ class Subject:
         ]
         self.losses: dict[str, Tensor] = {}
         self.maps: dict[str, Tensor] = {}
+        self.errors: dict[str, TextErrors] = {}
         self.elbos: dict[str, Tensor] = {}
+        self.evidence: dict[str, Evidence] = {}
         self.tallies: dict[str, tuple[Tally, ...]] = {}
 
     @contextmanager
@@ -223,13 +212,12 @@ class Subject:
 class Bench:
     """A model and the rows that are measured on it.
 
-    ``methods`` are those of rows that are not separable; what one refuses of its options is an
-    error here. ``clock`` has each row's seconds.
+    ``methods`` are the rows'; what one refuses of its options is an error here. ``clock`` has
+    each row's seconds.
     """
 
     def __init__(self, rows: Sequence[SpecRow], model: AlignmentModel) -> None:
-        built = {row.name: METHODS[row.method](model, **row.options) for row in rows}
-        self.methods = {name: method for name, method in built.items() if not method.separable}
+        self.methods = {row.name: METHODS[row.method](model, **row.options) for row in rows}
         self.model, self.backbone = model, model.backbone
         self.rows = [Measurement.of(row, model) for row in rows]
         self.clock = Clock(model.backbone.device)
@@ -279,19 +267,59 @@ class Bench:
     def _score(
         self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
     ) -> None:
-        """The losses that some rows read, and each row's ELBO of them."""
-        backbone, config, batch_size = self.backbone, readers[0].config, self.model.batch_size
+        """The errors that some rows read, and each row's ELBO and evidence of them."""
+        backbone, config = self.backbone, readers[0].config
         with self.clock.charged({row.name: 1.0 for row in readers}):
             plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
             planned = [subject.timesteps(backbone, latents, config)[1] for subject in group]
             noised = [timesteps for timesteps in planned if timesteps is not None]
-            measured = class_losses(backbone, latents, plans, noised, batch_size, self.quiet)
-        for subject, timesteps, losses in zip(group, noised, measured, strict=True):
+            texts = [
+                [text for row in readers for text in self.methods[row.name].texts(plan, row.config)]
+                for plan in plans
+            ]
+            by_position = any(row.config.by_position for row in readers)
+            measured = self._errors(latents, texts, noised, by_position)
+        for place, (subject, plan, errors) in enumerate(zip(group, plans, measured, strict=True)):
+            classes = errors.of(plan.elbo_texts)
             with subject.naming():
-                check_finite(losses, "losses", backbone.dtype)
-            subject.losses[readers[0].scoring] = losses
+                check_finite(errors.losses, "losses", backbone.dtype)
+            subject.errors[readers[0].scoring] = errors
+            subject.losses[readers[0].scoring] = classes.losses
             for row in readers:
-                subject.elbos[row.name] = row.elbo(losses, timesteps.steps, backbone.objective)
+                subject.elbos[row.name] = row.elbo(classes, backbone.objective)
+                if row.row.evidence == "own-noise":
+                    alone = self._noised_apart(subject, latents[place : place + 1], plan, row)
+                    subject.evidence[row.name] = alone
+                elif row.config.by_position:
+                    own = evidence_by(row.row.evidence, classes.evidence())
+                    subject.evidence[row.name] = own
+
+    def _errors(
+        self,
+        latents: Tensor,
+        texts: Sequence[Sequence[str]],
+        noised: Sequence[NoisedTimesteps],
+        by_position: bool,
+    ) -> list[TextErrors]:
+        how = (self.model.batch_size, self.quiet)
+        return text_errors(self.backbone, latents, texts, noised, *how, by_position=by_position)
+
+    def _noised_apart(
+        self, subject: Subject, latents: Tensor, plan: PromptPlan, row: Measurement
+    ) -> Evidence:
+        """The evidence of classes that are each measured under noise of their own."""
+        parts = []
+        for index, text in enumerate(plan.elbo_texts):
+            generator = torch.Generator().manual_seed(image_seed(subject.seed, f"class {index}"))
+            schedule = self.backbone.schedule
+            noised = plan_timesteps(schedule, latents, row.config, generator)[1]
+            assert noised is not None
+            (errors,) = self._errors(latents, [[text]], [noised], True)
+            parts.append(errors.of([text]).evidence())
+        return Evidence(
+            torch.cat([part.projection for part in parts]),
+            torch.cat([part.energy for part in parts]),
+        )
 
     def _by_attention(
         self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]
@@ -308,7 +336,7 @@ class Bench:
                     backbone, shown, plans, steps, config, batch_size, self.quiet
                 )
             for subject, maps in zip(part, collected, strict=True):
-                for same in _grouped(readers, lambda row: repr(row.config.cross_weights)):
+                for same in _grouped(readers, _weights_of):
                     yield from self._of_weights(subject, maps, same)
             del collected, maps  # before more is read
 
@@ -316,9 +344,8 @@ class Bench:
         self, subject: Subject, maps: AttentionMaps, same: Sequence[Measurement]
     ) -> Heatmaps:
         """The heatmaps of rows that give the layers of some attention the same weights."""
-        weights = same[0].config.cross_weights
-        assert weights is not None
-        combined = combine_layers(maps.cross, maps.layers, weights)
+        evidence = subject.evidence.get(same[0].name)
+        combined = combined_layers(maps, same[0].config, evidence)
         with subject.naming():
             check_finite(combined, "attention maps", self.backbone.dtype)
         subject.maps.setdefault(same[0].collecting, combined.cpu())
@@ -330,9 +357,13 @@ class Bench:
                 powers = [
                     row.exponents(subject.elbos.get(row.name), count, subject.seed) for row in part
                 ]
-                heatmaps = heatmaps_under(maps, weights, torch.cat(powers), subject.size)
+                heatmaps = heatmaps_under(maps, combined, torch.cat(powers), subject.size)
             each = torch.split(heatmaps, [len(drawn) for drawn in powers])
-            yield from ((subject, *pair) for pair in zip(part, each, strict=True))
+            for row, drawn in zip(part, each, strict=True):
+                if row.config.calibrate == "evidence":
+                    weighed = weigh(drawn[0].cpu(), subject.evidence[row.name], row.config)
+                    drawn = weighed[None]
+                yield subject, row, drawn
 
     def _by_methods(
         self, group: Sequence[tuple[Subject, EncodedImage]], rows: Sequence[Measurement]
@@ -342,9 +373,10 @@ class Bench:
             method = self.methods[row.name]
             for subject, encoded in group:
                 options: dict[str, Any] = {"config": row.config, "seed": subject.seed}
-                if row.config.calibrated:
-                    elbo = subject.elbos.get(row.name)
-                    options["scores"] = row.scores(elbo, len(subject.labels)).numpy()
+                if row.row.scores is not None:
+                    options["scores"] = row.scores(None, len(subject.labels)).numpy()
+                elif row.scoring:
+                    options["errors"] = subject.errors[row.scoring]
                 if method.supervised:
                     options["target_masks"] = subject.target_masks
                 with self.clock.charged({row.name: 1.0}), subject.naming():
@@ -358,6 +390,12 @@ def _grouped(items: Sequence[T], key: Callable[[T], object]) -> list[list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return list(groups.values())
+
+
+def _weights_of(row: Measurement) -> str:
+    """Rows of the same layers' weights; those by agreement depend on the evidence."""
+    config, agreeing = row.config, row.config.cross_weights == "agreement"
+    return repr((config.cross_weights, row.name if agreeing else ""))
 
 
 def _best(drawn: Sequence[Tally], config: AlignConfig) -> Tally:

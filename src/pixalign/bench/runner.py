@@ -23,7 +23,7 @@ from pixalign.methods import METHODS
 PATIENCE = timedelta(days=7)  # how long a process that is done waits for the others
 CHUNK = 8  # images that are measured together; the results depend on it by rounding only
 _OF_SPEC = {"label", "title", "columns", "baseline", "extends", "notes"}
-_OF_ROWS = {"name", "method", "baseline", "scores", "exponents", "options"}
+_OF_ROWS = {"name", "method", "baseline", "scores", "exponents", "evidence", "options"}
 
 
 class OneProcess:

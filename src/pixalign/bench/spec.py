@@ -22,9 +22,9 @@ from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, model
 
 from pixalign.backbones.locations import EMBEDDED, EMBEDDED_NAME
 from pixalign.bench.datasets import DATASETS
-from pixalign.bench.exponents import EXPONENTS, SUPERVISED
+from pixalign.bench.exponents import EVIDENCE, EXPONENTS, SUPERVISED
 from pixalign.bench.fields import naming, read_fields
-from pixalign.config import FALLBACK, PRESETS, AlignConfig
+from pixalign.config import PRESETS, AlignConfig
 from pixalign.core.checks import check_choice
 from pixalign.methods import METHODS
 
@@ -93,17 +93,19 @@ class SpecRow(BaseModel, frozen=True):
     ``set`` changes fields of the preset; ``calibrate: elbo`` there calibrates a baseline.
     ``scores`` is the alignment score S that all classes share; with None they have the ELBO's
     where ``config`` calibrates, and 1 where it does not. ``exponents`` is a rule in
-    `pixalign.bench.exponents.EXPONENTS`, ``options`` are the method's constructor's.
+    `pixalign.bench.exponents.EXPONENTS`, ``evidence`` one in its EVIDENCE; ``options`` are the
+    method's constructor's. A row that names no method is the preset's, or the paper's.
     """
 
     name: Text = _REQUIRED
     preset: Annotated[str, _one_of(PRESETS)] = "default"
     method: Annotated[str, _one_of(METHODS)] = Field(
-        default_factory=lambda row: AlignConfig.preset(row["preset"]).method or FALLBACK["method"]
+        default_factory=lambda row: AlignConfig.preset(row["preset"]).method or "elbo"
     )
     changes: dict[str, Any] = Field(default_factory=dict, alias="set")
     scores: Annotated[float | None, BeforeValidator(_score)] = None
     exponents: Annotated[str, _one_of(EXPONENTS)] = "elbo"
+    evidence: Annotated[str, _one_of(EVIDENCE)] = "own"
     baseline: Text = _REQUIRED
     options: dict[str, Any] = Field(default_factory=dict)
 
@@ -124,19 +126,21 @@ class SpecRow(BaseModel, frozen=True):
         fields = [field.name for field in dataclasses.fields(AlignConfig) if field.name != "method"]
         for key in self.changes:
             check_choice(f"a field in set of {what}", key, fields)
-        calibrated = self.config.calibrated
+        calibrate, separable = self.config.calibrate, METHODS[self.method].separable
         _, *known = inspect.signature(METHODS[self.method]).parameters
         for key in self.options:
             check_choice(f"an option of {what}", key, known)
-        for key in ("scores", "exponents"):
-            if key in self.model_fields_set and not calibrated:
+        for key, by in {"scores": "elbo", "exponents": "elbo", "evidence": "evidence"}.items():
+            if key in self.model_fields_set and calibrate != by:
                 value = getattr(self, key)
-                raise ValueError(f"{key} of {what} is {value!r}; allowed where it is calibrated")
+                raise ValueError(f"{key} of {what} is {value!r}; allowed where calibrate is {by!r}")
         own_rule = self.exponents != "elbo"
-        if own_rule and (self.scores is not None or not METHODS[self.method].separable):
+        if own_rule and (self.scores is not None or not separable):
             raise ValueError(
                 f"exponents of {what} is {self.exponents!r}; allowed with method elbo, no scores"
             )
+        if self.evidence != "own" and not separable:
+            raise ValueError(f"evidence of {what} is {self.evidence!r}; allowed with method dense")
         return self
 
     @property

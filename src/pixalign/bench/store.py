@@ -36,7 +36,7 @@ _SAME = (
     "format", "digest", "dataset", "split", "limit", "images", "masks", "pictures", "classes",
     "seed", "model",
 )  # fmt: skip
-_SAME_IN_ROWS = ("method", "config", "scores", "exponents", "options")
+_SAME_IN_ROWS = ("method", "config", "scores", "exponents", "evidence", "options")
 _OF_THE_START = ("versions", "git", "device")  # told as they were when the run began
 _OF_IMAGES = ("index", "key", "labels", "area", "group", "target")
 _OF_CLASSES = ("visible", "elbo", "activation")

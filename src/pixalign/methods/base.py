@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.alignment.elbo import EMPTY, text_errors
+from pixalign.alignment.elbo import EMPTY, TextErrors, text_errors
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.request import EncodedImage, Request, encode_image
 from pixalign.alignment.result import Alignment, MethodOutput, conclude
@@ -127,8 +127,12 @@ class Method(ABC):
         target_masks: Any = None,
         generator: torch.Generator | None = None,
         seed: int = 0,
+        errors: TextErrors | None = None,
     ) -> Any:
-        """Align an image, or a list of images, with classes: see `Model.align`."""
+        """Align an image, or a list of images, with classes: see `Model.align`.
+
+        ``errors`` of the one image, measured before under the same settings, are not measured anew.
+        """
         if not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
         request = Request.read(image, classes, caption, scores, target_masks)
@@ -150,7 +154,8 @@ class Method(ABC):
             tasks = self._tasks(request, settings, measure=scores is None)
             with Progress(self._passes(tasks), self.name, self.model.progress) as self.progress:
                 for group in self._groups(tasks, in_order=generator is not None):
-                    made = self._align_group([tasks[i] for i in group], generators, record)
+                    known = [dataclasses.replace(tasks[i], errors=errors) for i in group]
+                    made = self._align_group(known, generators, record)
                     results.update(zip(group, made, strict=True))
         finally:
             self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
@@ -241,24 +246,29 @@ class Method(ABC):
             [text for text in task.texts if text not in own]
             for task, own in zip(tasks, known, strict=True)
         ]
-        if not any(lacking):
-            return tasks
-        errors = text_errors(
-            self.backbone,
-            torch.cat([task.encoded.latents for task in tasks]),
-            lacking,
-            [task.scoring for task in tasks if task.scoring is not None],
-            self.model.batch_size,
-            self.progress,
-            by_position=tasks[0].config.by_position,
-        )
-        measured = []
-        for task, own in zip(tasks, errors, strict=True):
-            together = own if task.errors is None else task.errors.joined(own)
-            classes = together.of(task.plan.elbo_texts)
-            scores = classes.scores(task.config, self.backbone.objective)
-            measured.append(dataclasses.replace(task, errors=together, scores=scores))
-        return measured
+        if any(lacking):
+            errors = text_errors(
+                self.backbone,
+                torch.cat([task.encoded.latents for task in tasks]),
+                lacking,
+                [task.scoring for task in tasks if task.scoring is not None],
+                self.model.batch_size,
+                self.progress,
+                by_position=tasks[0].config.by_position,
+            )
+            tasks = [
+                dataclasses.replace(task, errors=task.errors.joined(own) if task.errors else own)
+                for task, own in zip(tasks, errors, strict=True)
+            ]
+        return [self._scored(task) for task in tasks]
+
+    def _scored(self, task: AlignmentTask) -> AlignmentTask:
+        """The task with the scores of its classes, where their errors are known."""
+        if task.errors is None or not task.texts:
+            return task
+        classes = task.errors.of(task.plan.elbo_texts)
+        scores = classes.scores(task.config, self.backbone.objective)
+        return dataclasses.replace(task, scores=scores)
 
     def _without_absent(self, task: AlignmentTask) -> AlignmentTask | None:
         """The task with the classes that are in the picture, where others are to be dropped."""
