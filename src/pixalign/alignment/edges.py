@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
@@ -70,8 +71,8 @@ def guided(
     for target, heatmap in zip(followed, heatmaps, strict=True):  # large pictures: one at a time
         values = adaptive_avg_pool2d(heatmap[None], small).to(colours)
         covariance = window_mean(values * colours, reach) - window_mean(values, reach) * mean
-        slope = torch.cholesky_solve(covariance.permute(1, 2, 0)[..., None], factor)[..., 0]
-        slope = slope.permute(2, 0, 1)
+        slope = torch.cholesky_solve(rearrange(covariance, "c h w -> h w c 1"), factor)
+        slope = rearrange(slope, "h w c 1 -> c h w")
         offset = window_mean((slope * mean).sum(0, keepdim=True), reach)
         target.copy_(heatmap - resize(offset.to(heatmap), (height, width))[0])
         for weight, channel in zip(window_mean(slope, reach).to(heatmap), picture, strict=True):
@@ -98,6 +99,6 @@ def _statistics(colours: Tensor, reach: int, epsilon: float) -> tuple[Tensor, Te
     mean = window_mean(colours, reach)
     products = (colours[:, None] * colours).flatten(0, 1)
     covariance = window_mean(products, reach) - (mean[:, None] * mean).flatten(0, 1)
-    matrix = covariance.permute(1, 2, 0).unflatten(2, (3, 3))
+    matrix = rearrange(covariance, "(a b) h w -> h w a b", a=3)
     matrix = matrix + epsilon * torch.eye(3, dtype=matrix.dtype, device=matrix.device)
     return mean, torch.linalg.cholesky(matrix)
