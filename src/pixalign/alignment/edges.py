@@ -14,10 +14,10 @@ EDGES: tuple[str, ...] = ("none", "guided")
 
 # Chosen on half of the photographs of benchmarks/edges.py; docs/edges/photos.json has the others.
 RADIUS = 1.0  # of a window, in cells: an edge may lie anywhere in a cell, and no farther
-# He et al.'s: contrasts below its root say nothing. From 1e-4 to 1e-2 photographs hardly care, but
-# below 1e-3 a flat ground's compression noise is taken for edges (tests/benchmarks/test_edges.py).
+# He et al.'s: contrasts below its root say nothing. For photographs 1e-4 is as good, but then the
+# compression noise of a flat ground is taken for edges (tests/benchmarks/test_edges.py).
 EPSILON = 1e-3
-SAMPLES = 8  # pixels along a cell that the fit looks at: more gain 0.2 point at most
+SAMPLES = 8  # pixels along a cell that the fit looks at: twice as many gain 0.2 point at most
 
 
 def follow_edges(heatmaps: Tensor, picture: Tensor, kind: str, cell: float) -> Tensor:
