@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from adaptive import summary
 from architectures import Model
+from pixalign.alignment.adaptive import stages
 from speed import flops_per_forward
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import pixalign as pa
 from lab.measured import scene_attention, scene_groups
-from pixalign.alignment.adaptive import stages
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
 from pixalign.alignment.elbo import class_losses
 from pixalign.alignment.heatmaps import heatmaps_under

@@ -151,7 +151,7 @@ def tune_model(
         scenes = _measure(model, count, {}, show)
         fitted = fit_methods(model, model.settings, scenes, show=show)
         settings = dict(model.settings) | fitted_settings(fitted)
-        record = {"settings": settings, "scenes": len(scenes), "methods": fitted}
+        record: dict[str, Any] = {"settings": settings, "scenes": len(scenes), "methods": fitted}
     else:
         record = tune(model, count, show=show)
     write_json(Path(located(name)) / SETTINGS_FILE, record["settings"])

@@ -29,6 +29,7 @@ FALLBACK: Mapping[str, Any] = MappingProxyType(
         "cross_weights": "resolution",
         "collect_strategy": "small",
         "information_weight": 0.15,
+        "edges": "none",
         "threshold": 0.4,
         "temperature": 0.1,
         "absent_below": 0.22,
@@ -42,6 +43,7 @@ MODEL_SETTINGS = (
 )  # fmt: skip
 CALIBRATIONS = ("none", "elbo", "evidence")
 SELF_ATTENTION = ("once", "twice", "up-after-all", "none")
+EDGES = ("none", "guided")
 CROSS_WEIGHTS = ("resolution", "gaussian", "uniform", "balanced", "agreement")
 
 # What the fields of an `AlignConfig` may be; None too, where that is the default.
@@ -56,6 +58,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "evidence_form": ("cosine", "error"),
     "leave_one_out": (True, False),
     "absent": ("keep", "drop"),
+    "edges": (*EDGES, None),
     "prompt_order": ("sorted", "given"),
     "class_tokens": ("name", "phrase"),
     "text_encoders": ("all", "clip"),
@@ -152,7 +155,8 @@ class AlignConfig:
     self_attention: str = "once"
     image_only_attention: bool = False
 
-    # Pictures in, masks out.
+    # Pictures in, masks out. "guided" draws heatmaps to the picture's edges.
+    edges: str | None = None
     resize: Literal["square", "keep"] = "square"
     threshold: float | None = None
     temperature: float | None = None

@@ -251,6 +251,7 @@ def test_every_family_aligns(name, method, photo):
     texts = {"dense": 3 + 1, "likelihood": 3 + 3 + 1}[method]
     collected = {"dense": 1, "likelihood": 0}[method]
     assert result.provenance["forwards"] == {"collect": collected, "elbo": texts * 2}
+    assert result.config.edges == "guided"
     again = model.align(photo, ["tree", "dog", "cat"], method=method)
     np.testing.assert_allclose(again.heatmaps[[1, 2, 0]], result.heatmaps, atol=1e-4)
 

@@ -7,10 +7,9 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from pixalign.config import EDGES
 from pixalign.core.checks import check_choice
 from pixalign.core.maps import resize, widest
-
-EDGES: tuple[str, ...] = ("none", "guided")
 
 # Chosen on half of the photographs of benchmarks/edges.py; docs/edges/photos.json has the others.
 RADIUS = 1.0  # of a window, in cells: an edge may lie anywhere in a cell, and no farther

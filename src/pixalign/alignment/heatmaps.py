@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from einops import rearrange
+from PIL import Image
 from torch import Tensor
 
 from pixalign.alignment.calibrate import calibrate
-from pixalign.alignment.evidence import log_ratio
+from pixalign.alignment.edges import follow_edges
+from pixalign.alignment.evidence import log_ratio, weigh
 from pixalign.attention.layers import CrossWeights, combine_layers, layer_mean
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize, widest
@@ -91,6 +95,27 @@ def layer_agreement(maps: AttentionMaps, ratio: Tensor) -> dict[str, float]:
 def heatmaps_under(maps: AttentionMaps, combined: Tensor, powers: Tensor, size: Size) -> Tensor:
     """float32 [V, N, H, W] for V rows of exponents [V, N]: lines 6 to 9, where the maps are."""
     return enlarge(refined_maps(maps, combined, powers), size).reshape(*powers.shape, *size)
+
+
+def finish(
+    heatmaps: Tensor,
+    grid: Size,
+    picture: Image.Image,
+    evidence: Evidence | None,
+    config: AlignConfig,
+) -> Tensor:
+    """Heatmaps [N, H, W], enlarged from a grid, under evidence and the picture's edges.
+
+    Each step acts where the config asks for it, on the CPU.
+    """
+    if config.calibrate == "evidence":
+        assert evidence is not None
+        heatmaps = weigh(heatmaps.cpu(), evidence, config)
+    if config.edges == "none":
+        return heatmaps
+    cell = math.sqrt(picture.width * picture.height / (grid[0] * grid[1]))
+    colours = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1) / 255
+    return follow_edges(heatmaps.cpu(), colours, str(config.edges), cell)
 
 
 def activation(maps: Tensor) -> Tensor:

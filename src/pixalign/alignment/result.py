@@ -18,13 +18,14 @@ from PIL import Image
 from torch import Tensor
 
 from pixalign.alignment.calibrate import exponents
-from pixalign.alignment.evidence import log_ratio, weigh
+from pixalign.alignment.evidence import log_ratio
+from pixalign.alignment.heatmaps import finish
 from pixalign.alignment.task import AlignmentTask
 from pixalign.alignment.trust import Trust, absent, doubts, trust
 from pixalign.config import AlignConfig
 from pixalign.core.files import make_folder, slug, write_json
 from pixalign.core.provenance import versions
-from pixalign.core.values import Phrase, Scores
+from pixalign.core.values import Phrase, Scores, Size
 from pixalign.pictures import drawing as viz
 from pixalign.pictures.saving import mask_image, write_png
 
@@ -35,13 +36,20 @@ Floats = NDArray[np.float32]
 class MethodOutput:
     """Heatmaps float32 [N, H, W] on the CPU, and the uncalibrated cross maps [N, h, w].
 
-    ``layers`` says for the record which layers were read and how they count.
+    ``layers`` says for the record which layers were read and how they count. ``grid`` is the one
+    that the heatmaps were enlarged from, where it is not that of the cross maps.
     """
 
     heatmaps: Tensor
     cross: Tensor
     layers: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    grid: Size | None = None
+
+    @property
+    def cells(self) -> Size:
+        """The (height, width) of the grid that the heatmaps were enlarged from."""
+        return self.grid or (self.cross.shape[-2], self.cross.shape[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,14 +220,13 @@ def conclude(
     verdicts: tuple[Trust, ...] = absent(task.evidence) if task.evidence is not None else ()
     if shown is not None and output is not None:
         kept = [plan.phrases.index(phrase) for phrase in shown.plan.phrases]
-        made, evidence = output.heatmaps, shown.evidence
+        evidence = shown.evidence
         if evidence is not None:
             own = trust(shown.plan.phrases, evidence, output.cross.cpu(), config)
             placed = dict(zip(kept, own, strict=True))
             verdicts = tuple(placed.get(index, about) for index, about in enumerate(verdicts))
             ratio[kept] = log_ratio(evidence, config)
-            if config.calibrate == "evidence":
-                made = weigh(made, evidence, config)
+        made = finish(output.heatmaps, output.cells, task.encoded.image, evidence, config)
         heatmaps[kept] = made
     prompts = shown.prompts if shown is not None else ()
     collecting = task.noised.steps.time.tolist() if prompts else []

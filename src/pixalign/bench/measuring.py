@@ -18,8 +18,7 @@ from torch import Tensor
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
 from pixalign.alignment.collect import attention_maps, images_at_once
 from pixalign.alignment.elbo import TextErrors, text_errors
-from pixalign.alignment.evidence import weigh
-from pixalign.alignment.heatmaps import activation, combined_layers, heatmaps_under
+from pixalign.alignment.heatmaps import activation, combined_layers, finish, heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
 from pixalign.backbones import Backbone
@@ -360,10 +359,10 @@ class Bench:
                 heatmaps = heatmaps_under(maps, combined, torch.cat(powers), subject.size)
             each = torch.split(heatmaps, [len(drawn) for drawn in powers])
             for row, drawn in zip(part, each, strict=True):
-                if row.config.calibrate == "evidence":
-                    weighed = weigh(drawn[0].cpu(), subject.evidence[row.name], row.config)
-                    drawn = weighed[None]
-                yield subject, row, drawn
+                about = (maps.grid, subject.sample.image, subject.evidence.get(row.name))
+                with self.clock.charged({row.name: 1.0}):
+                    ready = [finish(x, *about, row.config) for x in drawn]
+                yield subject, row, torch.stack(ready)
 
     def _by_methods(
         self, group: Sequence[tuple[Subject, EncodedImage]], rows: Sequence[Measurement]

@@ -16,4 +16,4 @@ class Dense(Elbo):
 
     name = "dense"
     calibrations = ("evidence",)
-    defaults: ClassVar[Mapping[str, Any]] = {"cross_weights": "balanced"}
+    defaults: ClassVar[Mapping[str, Any]] = {"cross_weights": "balanced", "edges": "guided"}

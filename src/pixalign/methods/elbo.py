@@ -60,5 +60,6 @@ class Elbo(Method):
             combined = combined_layers(maps, task.config, task.evidence)
             powers = torch.ones(len(combined)) if task.powers is None else task.powers
             refined = refined_maps(maps, combined, powers[None])
-            outputs.append(MethodOutput(to_image(refined, task.size), combined))
+            heatmaps = to_image(refined, task.size)
+            outputs.append(MethodOutput(heatmaps, combined, grid=maps.grid))
         return outputs

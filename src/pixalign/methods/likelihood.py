@@ -29,7 +29,7 @@ class Likelihood(Method):
 
     name = "likelihood"
     calibrations = ("evidence",)
-    defaults: ClassVar[Mapping[str, Any]] = {"information_weight": 0.3, "cross_weights": "uniform"}
+    defaults: ClassVar[Mapping[str, Any]] = {"information_weight": 0.3, "edges": "guided"}
 
     def collect_count(self, config: AlignConfig) -> int:
         return 0
