@@ -40,7 +40,7 @@ import pixalign as pa
 from pixalign import AlignConfig, EncodedImage
 from pixalign.alignment.calibrate import calibrate, exponents
 from pixalign.alignment.collect import attention_maps
-from pixalign.alignment.elbo import class_scores, fixed_size
+from pixalign.alignment.elbo import fixed_size, text_errors
 from pixalign.alignment.heatmaps import activation, refine, to_image
 from pixalign.alignment.plan import plan_prompts, plan_timesteps
 from pixalign.attention.layers import combine_layers
@@ -94,7 +94,9 @@ def align_once(
     clock.lap("plan")
     maps = attention_maps(backbone, latents, [plan], [timesteps[0]], *how, collecting)[0]
     clock.lap("collect")
-    scores = class_scores(backbone, latents, [plan], [timesteps[1]], *how, scoring)[0]
+    known = ([plan.elbo_texts], [timesteps[1]], model.batch_size, scoring)
+    errors = text_errors(backbone, latents, *known)[0].of(plan.elbo_texts)
+    scores = errors.scores(config, backbone.objective)
     clock.lap("elbo")
     heatmaps = finished(maps, scores.scores, config, backbone.native_size)
     clock.lap("heatmaps")
@@ -459,7 +461,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         rows[name] = lambda name=name, loaded=loaded: bench.ours(name, loaded, official)
     if args.memory == "low":
         rows["low"] = lambda: bench.ours("low", bench.loaded(memory="low"), official)
-    rows["fast"] = lambda: bench.ours("fast", models["eager"], AlignConfig.fast())
+    rows["fast"] = lambda: bench.ours("fast", models["eager"], AlignConfig.fast(method="elbo"))
     record["rows"] = [_attempt(name, work) for name, work in rows.items()]
     failed = {row["name"] for row in record["rows"] if "error" in row}
     working = {name: loaded for name, loaded in models.items() if name not in failed}

@@ -2,6 +2,7 @@
 
 from pixalign.alignment.request import EncodedImage
 from pixalign.alignment.result import Alignment
+from pixalign.alignment.trust import Trust
 from pixalign.attention.capture import WordMaps
 from pixalign.config import AlignConfig
 from pixalign.core.values import Phrase
@@ -19,6 +20,7 @@ __all__ = [
     "Generation",
     "Model",
     "Phrase",
+    "Trust",
     "WordMaps",
     "load",
 ]

@@ -32,7 +32,7 @@ FALLBACK: Mapping[str, Any] = MappingProxyType(
         "edges": "none",
         "threshold": 0.4,
         "temperature": 0.1,
-        "absent_below": 0.22,
+        "absent_below": 0.1,
     }
 )
 # What a model's own settings may say; see `AlignConfig.resolved`. The last two are numbers, or map
@@ -161,8 +161,8 @@ class AlignConfig:
     threshold: float | None = None
     temperature: float | None = None
 
-    # Trust (`pixalign.alignment.trust`): a class is called absent below this presence, and doubted
-    # where its lead is below that. "drop" empties the maps of absent classes.
+    # Trust (`pixalign.alignment.trust`): a class is called absent below this presence (at 20
+    # timesteps), and doubted where its lead is below that. "drop" empties the maps of absent ones.
     absent_below: float | None = None
     doubt_below: float = -1.5
     absent: Literal["keep", "drop"] = "keep"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, cast, overload
 
 import torch
 
 from pixalign import methods
+from pixalign.alignment.present import Candidate, rank_present
 from pixalign.alignment.request import EncodedImage, encode_image
 from pixalign.alignment.result import Alignment
 from pixalign.attention.capture import WordMaps, capture
@@ -19,6 +21,7 @@ from pixalign.backbones import Backbone, load_backbone, wrap
 from pixalign.backbones.locations import located, model_name, model_settings
 from pixalign.config import AlignConfig
 from pixalign.core.batching import BatchSize
+from pixalign.core.checks import check_choice
 from pixalign.editing import edit
 from pixalign.generation import generate
 from pixalign.pictures.reading import ImageLike
@@ -71,6 +74,7 @@ class AlignOptions(TypedDict, total=False):
     config: AlignConfig | None
     caption: Any
     calibrate: str | None
+    absent: str | None
     scores: Any
     target_masks: Any
     options: Mapping[str, Any] | None
@@ -136,6 +140,7 @@ class Model:
         config: AlignConfig | None = None,
         caption: Any = None,
         calibrate: str | None = None,
+        absent: str | None = None,
         scores: Any = None,
         target_masks: Any = None,
         options: Mapping[str, Any] | None = None,
@@ -145,11 +150,14 @@ class Model:
         """Align an image, or a list of images, with classes.
 
         ``image`` is a path, PIL image, array or encoded image. ``method`` is a name in
-        `pixalign.methods.METHODS` ("elbo" unless the config says otherwise), ``options`` are its
+        `pixalign.methods.METHODS` ("dense" unless the config says otherwise), ``options`` are its
         constructor's. ``caption`` replaces the prompt "a photo of c1, c2, ..." and must contain the
         classes. A list of images takes one list of classes (and one caption) for all or one each,
         and gives what single calls would: every image draws its noise from ``seed``, or all draw
         from ``generator`` in turn.
+
+        ``absent="drop"`` empties the maps of classes that are likely not in the picture, and reads
+        the attention of the others without them; each keeps its place.
 
         ``calibrate="elbo"`` turns a baseline's cross-attention map h of a class into
         minmax(h) ** (1 / S) with the scores S that "elbo" measures under the config; ``scores``
@@ -158,6 +166,9 @@ class Model:
         supervised methods only: bool, or 0 and 1, and 255 where nothing is known.
         """
         self.backbone.check_alignable()
+        if absent is not None:
+            check_choice("absent", absent, ("keep", "drop"))
+            config = dataclasses.replace(config or AlignConfig(), absent=cast(Any, absent))
         kind = methods.method_of(config, method)
         return kind(self, **(options or {})).align(
             image,
@@ -170,6 +181,22 @@ class Model:
             generator=generator,
             seed=seed,
         )
+
+    def present(
+        self,
+        image: ImageLike | EncodedImage,
+        classes: Classes,
+        *,
+        config: AlignConfig | None = None,
+        seed: int = 0,
+    ) -> list[Candidate]:
+        """Rank many candidate classes by how likely each is in the picture, the first most so.
+
+        Without a config it takes the few timesteps of ``AlignConfig.fast()``.
+        """
+        self.backbone.check_alignable()
+        config = self.resolve(config or AlignConfig.fast(), "dense")
+        return rank_present(self, image, classes, config, seed)
 
     def generate(self, prompt: Any, **options: Any) -> Any:
         """Draw a prompt so that everything it names is there: see `pixalign.generation.generate`.

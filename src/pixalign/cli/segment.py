@@ -26,7 +26,7 @@ def segment(
     preset: Annotated[str, option("Settings to start from.", **one_of(PRESETS))] = "default",
     method: Annotated[
         str | None,
-        option("How heatmaps are made.", show_default="the preset's, else elbo", **_METHOD),
+        option("How heatmaps are made.", show_default="the preset's, else dense", **_METHOD),
     ] = None,
     calibrate: Annotated[
         str | None,
@@ -39,6 +39,9 @@ def segment(
     resize: Annotated[
         Literal["square", "keep"] | None, option("Square, or keep the picture's shape.")
     ] = None,
+    absent: Annotated[
+        Literal["keep", "drop"], option("Whether classes that are likely not there keep a map.")
+    ] = "keep",
     gamma: Annotated[float | None, option("Strength: 1 is none, 1/3 the paper's.")] = None,
     threshold: Annotated[float | None, option("Heatmaps below it are background, 0 to 1.")] = None,
     seed: common.Seed = 0,
@@ -55,7 +58,7 @@ def segment(
     from pixalign.text.prompts import as_phrases, locate
 
     # Whatever is wrong is said before a model is loaded.
-    chosen = {"resize": resize, "gamma": gamma, "threshold": threshold}
+    chosen = {"resize": resize, "gamma": gamma, "threshold": threshold, "absent": absent}
     overrides = {name: value for name, value in chosen.items() if value is not None}
     config = AlignConfig.preset(preset, **overrides)
     config = method_of(config, method).configured(config, calibrate)
@@ -85,8 +88,15 @@ def _print_shares(record: dict[str, Any]) -> None:
     names = [row["name"] for row in record["classes"]]
     width = max(map(len, [*names, "(background)"]))
     for row in record["classes"]:
-        share, score = row["pixel_share"], row["score"]
-        print(f"{row['name']:<{width}}  {share:6.1%} of the pixels  score {score:.3f}")
+        said = f"{row['name']:<{width}}  {row['pixel_share']:6.1%} of the pixels"
+        if record["config"]["calibrate"] == "elbo":
+            said += f"  score {row['score']:.3f}"
+        print(said if row["trust"] is None else f"{said}  {_verdict(row['trust'])}")
     print(f"{'(background)':<{width}}  {record['background_share']:6.1%} of the pixels")
     for warning in record["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _verdict(trust: dict[str, Any]) -> str:
+    other = f" with {trust['other']}" if trust["other"] else ""
+    return f"{trust['verdict']}{other} (presence {trust['numbers']['presence']:.2f})"

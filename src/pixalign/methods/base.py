@@ -16,7 +16,7 @@ from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.request import EncodedImage, Request, encode_image
 from pixalign.alignment.result import Alignment, MethodOutput, conclude
 from pixalign.alignment.task import AlignmentTask
-from pixalign.alignment.trust import presence
+from pixalign.alignment.trust import absence_bound, presence
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.checks import check_choice, check_finite
@@ -275,8 +275,7 @@ class Method(ABC):
         evidence, config = task.evidence, task.config
         if config.absent == "keep" or evidence is None:
             return task
-        assert config.absent_below is not None
-        kept = (presence(evidence) >= config.absent_below).nonzero()[:, 0].tolist()
+        kept = (presence(evidence) >= absence_bound(config)).nonzero()[:, 0].tolist()
         if len(kept) == len(task.plan.phrases):
             return task
         if not kept:

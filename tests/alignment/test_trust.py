@@ -1,0 +1,132 @@
+"""Verdicts, absence and the ranking of candidates."""
+
+import numpy as np
+import pytest
+import torch
+
+import pixalign as pa
+from helpers import model_of, small
+from pixalign.alignment.trust import doubts, presence, trust
+from pixalign.bench.datasets import open_dataset
+from pixalign.core.values import Evidence
+
+CONFIG = pa.AlignConfig(method="dense", calibrate="evidence").resolved()
+PHRASES = tuple(map(pa.Phrase, ("dog", "cat", "car")))
+QUICK = {"elbo_steps": 2, "collect_steps": 1}
+
+
+def halves(*signs):
+    """Evidence of classes that explain (+) or contradict (-) the left and the right half."""
+    projection = torch.zeros(len(signs), 8, 8)
+    for index, (left, right) in enumerate(signs):
+        projection[index, :, :4], projection[index, :, 4:] = left, right
+    return Evidence(projection, torch.ones(len(signs), 8, 8))
+
+
+def pointing(*sides):
+    maps = torch.zeros(len(sides), 8, 8)
+    for index, side in enumerate(sides):
+        maps[index, :, {"left": slice(0, 4), "right": slice(4, 8), "none": slice(0, 0)}[side]] = 1
+    return maps
+
+
+def test_verdicts_by_hand():
+    evidence = halves((0.8, 0.0), (0.0, 0.8), (0.05, 0.05))
+    found = trust(PHRASES, evidence, pointing("left", "left", "right"), CONFIG)
+    assert [str(each) for each in found] == ["sure", "confused with dog", "absent"]
+    assert found[0].numbers["lead"] > found[0].numbers["others_lead"]
+    assert found[1].numbers["lead"] < CONFIG.doubt_below
+    notes = doubts(PHRASES, found)
+    assert len(notes) == 2
+    assert "class 'cat' points where 'dog' explains the picture better" in notes[0]
+    assert "class 'car' is likely not in the picture (presence 0.05)" in notes[1]
+
+
+def test_a_map_that_points_nowhere_is_blind():
+    evidence = halves((0.8, 0.0), (0.0, 0.8))
+    found = trust(PHRASES[:2], evidence, pointing("left", "none"), CONFIG)
+    assert [each.verdict for each in found] == ["sure", "blind"]
+    assert found[1].other is None
+
+
+def test_one_class_is_sure_or_absent():
+    for level, verdict in ((0.5, "sure"), (0.05, "absent")):
+        (found,) = trust(PHRASES[:1], halves((level, 0.0)), pointing("left"), CONFIG)
+        assert found.verdict == verdict
+
+
+def test_presence_is_of_each_class_alone():
+    evidence = halves((0.8, 0.0), (0.0, 0.3), (0.1, 0.1))
+    alone = [
+        float(presence(Evidence(evidence.projection[[i]], evidence.energy[[i]]))) for i in range(3)
+    ]
+    assert presence(evidence).tolist() == pytest.approx(alone, rel=1e-5)
+    assert alone == sorted(alone, reverse=True)
+
+
+def test_verdicts_are_none_without_evidence(photo):
+    model = model_of(small("sd1"), config=pa.AlignConfig(**QUICK))
+    assert model.align(photo, ["dog", "cat"], method="elbo").trust is None
+    result = model.align(photo, ["dog", "cat"], method="dense")
+    assert [type(each) for each in result.trust] == [pa.Trust] * 2
+    saved = result.to_dict()["classes"][0]["trust"]
+    assert saved["numbers"]["presence"] == pytest.approx(result.trust[0].numbers["presence"])
+
+
+@pytest.mark.parametrize("method", ["dense", "likelihood", "attention", "daam"])
+def test_dropped_classes_keep_their_place(photo, method):
+    """The maps of the others are those of a call without the dropped ones."""
+    model = model_of(small("sd1"))
+    names = ["dog", "cat", "car", "tree"]
+    every = pa.AlignConfig(absent_below=-1, **QUICK)
+    seen = model.align(photo, names, method="dense", config=every)
+    levels = [each.numbers["presence"] for each in seen.trust]
+    bound = (sorted(levels)[1] + sorted(levels)[2]) / 2
+    config = pa.AlignConfig(absent_below=bound / 10**0.4, **QUICK)  # a tenth of 20 timesteps
+    dropped = model.align(photo, names, method=method, config=config, absent="drop")
+    kept = [index for index, level in enumerate(levels) if level >= bound]
+    assert len(kept) == 2
+    alone = model.align(photo, [names[index] for index in kept], method=method, config=config)
+    np.testing.assert_allclose(dropped.heatmaps[kept], alone.heatmaps, atol=1e-4)
+    gone = [index for index in range(4) if index not in kept]
+    assert not dropped.heatmaps[gone].any()
+    assert dropped.classes == tuple(names)
+    assert [dropped.trust[index].verdict for index in gone] == ["absent"] * 2
+    assert np.isneginf(dropped.evidence[gone]).all()
+    everything_gone = pa.AlignConfig(absent_below=1, **QUICK)
+    empty = model.align(photo, names, method=method, config=everything_gone, absent="drop")
+    assert not empty.heatmaps.any()
+    assert not empty.mask().any()
+
+
+def test_candidates_are_ranked(photo, monkeypatch):
+    model = model_of(small("sd1"))
+    config = pa.AlignConfig(absent_below=0, **QUICK)
+    names = ["dog", "cat", "car", "tree", "zebra"]
+    found = model.present(photo, names, config=config)
+    assert sorted(each.name for each in found) == sorted(names)
+    levels = [each.presence for each in found]
+    assert levels == sorted(levels, reverse=True)
+    assert all(each.present == (each.presence >= 0) for each in found)
+    monkeypatch.setattr("pixalign.alignment.present._TOGETHER", 2)
+    split = model.present(photo, names, config=config)
+    assert [each.presence for each in split] == pytest.approx(levels, abs=1e-4)
+    aligned = model.align(photo, names, method="dense", config=config)
+    by_name = dict(zip(names, aligned.trust, strict=True))
+    for each in found:
+        assert by_name[each.name].numbers["presence"] == pytest.approx(each.presence, abs=1e-4)
+
+
+def test_the_embedded_model_knows_what_is_there():
+    """Its own classes stand first among twenty, and absent names take nothing from them."""
+    model = pa.load(device="cpu", dtype="float32")
+    dataset = open_dataset("lab", None, "val", 3)
+    sample = dataset[1]
+    there = [dataset.classes[label] for label in sample.present]
+    others = [name for name in dataset.classes if name not in there][::6][:16]
+    found = model.present(sample.image, [*others, *there])
+    assert {each.name for each in found[: len(there)]} == set(there)
+    fast = pa.AlignConfig.fast()
+    alone = model.align(sample.image, there, config=fast)
+    mixed = model.align(sample.image, [*there, *others[:5]], config=fast, absent="drop")
+    assert (alone.mask() == mixed.mask()).mean() > 0.99
