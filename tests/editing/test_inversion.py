@@ -15,7 +15,7 @@ from pixalign.backbones import wrap
 from pixalign.backbones.gradients import gradients_to_inputs
 from pixalign.core.batching import BatchSize
 from pixalign.core.values import TextCondition
-from pixalign.diffusion.objectives import to_epsilon
+from pixalign.diffusion.objectives import OBJECTIVES
 from pixalign.diffusion.sampling import Sampler
 from pixalign.editing import cache
 from pixalign.editing.cache import InversionCache, inversion_keys, inversions_of
@@ -56,7 +56,7 @@ def test_trajectories_go_up_the_path(any_pipe):
         output = backbone.predict(found[index + 1], path.at(index, 2), sampler.texts)
         objective = backbone.objective
         if objective == "velocity":
-            output = to_epsilon(objective, output, found[index + 1], path.at(index, 2))
+            output = OBJECTIVES[objective].to_epsilon(output, found[index + 1], path.at(index, 2))
             objective = "epsilon"
         # Where the network says the same on the way down, the step down is the way back.
         back = path.advance(objective, output, found[index], index)

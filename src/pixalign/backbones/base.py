@@ -12,7 +12,7 @@ from torch import Tensor
 from pixalign.attention import Site
 from pixalign.core.checks import check_finite
 from pixalign.core.values import Size, TextCondition, TokenSpans
-from pixalign.diffusion.objectives import to_epsilon
+from pixalign.diffusion.objectives import OBJECTIVES
 from pixalign.diffusion.schedule import Schedule, Steps
 from pixalign.text.prompts import Prompt
 from pixalign.text.streams import TextStream
@@ -272,4 +272,4 @@ class Backbone(ABC):
             with torch._dynamo.config.patch(recompile_limit=_COMPILED_SHAPES):
                 output = self.output(z, steps, text, self._compiled)
         check_finite(output, f"outputs of the {self.family} network", self.dtype)
-        return to_epsilon(self.objective, output, z, steps)
+        return OBJECTIVES[self.objective].to_epsilon(output, z, steps)

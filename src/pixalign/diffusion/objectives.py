@@ -21,77 +21,48 @@ def per_step(values: Tensor, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Objective:
-    """One row of the paper's Table 1.
+    """One row of the paper's Table 1: the network estimates a x + b eps.
 
-    ``target(x, eps, steps)`` is what the network estimates; ``to_epsilon(out, z, steps)`` and
-    ``to_sample(out, z, steps)`` solve that for epsilon and for x; ``omega(steps)`` makes
-    target-error / omega the ELBO integrand.
+    ``coefficients(steps)`` are a and b, each [T]. With z = alpha x + sigma eps all else follows.
     """
 
-    target: Callable[[Tensor, Tensor, Steps], Tensor]
-    to_epsilon: Callable[[Tensor, Tensor, Steps], Tensor]
-    to_sample: Callable[[Tensor, Tensor, Steps], Tensor]
-    omega: Callable[[Steps], Tensor]
+    coefficients: Callable[[Steps], tuple[Tensor, Tensor]]
+
+    def target(self, x: Tensor, eps: Tensor, steps: Steps) -> Tensor:
+        """What the network estimates."""
+        a, b = self.coefficients(steps)
+        return per_step(a, x) * x + per_step(b, x) * eps
+
+    def to_epsilon(self, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
+        """The network's output [T, ...] at z [T, ...] as an estimate of the noise."""
+        a, _ = self.coefficients(steps)
+        return (output - per_step(a / steps.alpha, z) * z) / per_step(self._slope(steps), z)
+
+    def to_sample(self, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
+        """The network's output [T, ...] at z [T, ...] as an estimate of the clean latents."""
+        _, b = self.coefficients(steps)
+        scale = steps.alpha * self._slope(steps)
+        return (per_step(b, z) * z - per_step(steps.sigma, z) * output) / per_step(scale, z)
+
+    def omega(self, steps: Steps) -> Tensor:
+        """[T]: the target's squared error divided by this is the ELBO's integrand."""
+        return -(self._slope(steps) ** 2) / steps.lambda_slope
+
+    def _slope(self, steps: Steps) -> Tensor:
+        """[T]: by how much of the noise's error the output errs, at a given z."""
+        a, b = self.coefficients(steps)
+        return b - a * steps.sigma / steps.alpha
 
 
-def _sigma_slope(s: Steps) -> Tensor:
-    """From lambda' = 2 (alpha'/alpha - sigma'/sigma)."""
-    return s.sigma * (s.alpha_slope / s.alpha - s.lambda_slope / 2)
+def _flow(s: Steps) -> tuple[Tensor, Tensor]:
+    """alpha' and sigma', the latter from lambda' = 2 (alpha'/alpha - sigma'/sigma)."""
+    return s.alpha_slope, s.sigma * (s.alpha_slope / s.alpha - s.lambda_slope / 2)
 
 
 OBJECTIVES: dict[str, Objective] = {
-    "epsilon": Objective(
-        target=lambda x, eps, s: eps,
-        to_epsilon=lambda out, z, s: out,
-        to_sample=lambda out, z, s: (z - per_step(s.sigma, z) * out) / per_step(s.alpha, z),
-        omega=lambda s: -1 / s.lambda_slope,
-    ),
-    "velocity": Objective(
-        target=lambda x, eps, s: per_step(s.alpha, x) * eps - per_step(s.sigma, x) * x,
-        to_epsilon=lambda out, z, s: (
-            (per_step(s.alpha, z) * out + per_step(s.sigma, z) * z)
-            / per_step(s.alpha**2 + s.sigma**2, z)
-        ),
-        to_sample=lambda out, z, s: (
-            (per_step(s.alpha, z) * z - per_step(s.sigma, z) * out)
-            / per_step(s.alpha**2 + s.sigma**2, z)
-        ),
-        omega=lambda s: -((s.alpha**2 + s.sigma**2) ** 2) / (s.alpha**2 * s.lambda_slope),
-    ),
-    "flow": Objective(
-        target=lambda x, eps, s: (
-            per_step(s.alpha_slope, x) * x + per_step(_sigma_slope(s), x) * eps
-        ),
-        to_epsilon=lambda out, z, s: (
-            (out - per_step(s.alpha_slope / s.alpha, z) * z)
-            / per_step(-s.sigma * s.lambda_slope / 2, z)
-        ),
-        to_sample=lambda out, z, s: (
-            (per_step(_sigma_slope(s), z) * z - per_step(s.sigma, z) * out)
-            / per_step(-s.alpha * s.sigma * s.lambda_slope / 2, z)
-        ),
-        omega=lambda s: -(s.sigma**2) * s.lambda_slope / 4,
-    ),
-    "sample": Objective(
-        target=lambda x, eps, s: x,
-        to_epsilon=lambda out, z, s: (z - per_step(s.alpha, z) * out) / per_step(s.sigma, z),
-        to_sample=lambda out, z, s: out,
-        omega=lambda s: -(s.sigma**2) / (s.alpha**2 * s.lambda_slope),
-    ),
-    "score": Objective(
-        target=lambda x, eps, s: -eps / per_step(s.sigma, x),
-        to_epsilon=lambda out, z, s: -per_step(s.sigma, z) * out,
-        to_sample=lambda out, z, s: (z + per_step(s.sigma**2, z) * out) / per_step(s.alpha, z),
-        omega=lambda s: -1 / (s.sigma**2 * s.lambda_slope),
-    ),
+    "epsilon": Objective(lambda s: (torch.zeros_like(s.alpha), torch.ones_like(s.alpha))),
+    "velocity": Objective(lambda s: (-s.sigma, s.alpha)),
+    "flow": Objective(_flow),
+    "sample": Objective(lambda s: (torch.ones_like(s.alpha), torch.zeros_like(s.alpha))),
+    "score": Objective(lambda s: (torch.zeros_like(s.alpha), -1 / s.sigma)),
 }
-
-
-def to_epsilon(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
-    """The network's output [T, ...] at z [T, ...] as an estimate of the noise."""
-    return OBJECTIVES[objective].to_epsilon(output, z, steps)
-
-
-def to_sample(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
-    """The network's output [T, ...] at z [T, ...] as an estimate of the clean latents."""
-    return OBJECTIVES[objective].to_sample(output, z, steps)
