@@ -41,8 +41,8 @@ def begun(backbone, count=2, scales=(1.0,)):
     channels = backbone.pipe.vae.config.latent_channels
     latents = torch.randn(count, channels, 8, 8, generator=generator)
     latents *= torch.tensor(scales)[:, None, None, None]
-    texts = backbone.encode_text([f"a photo of dog {number}" for number in range(count)])
-    sampler = Sampler(backbone, texts, FEW.steps, FEW.guidance, BatchSize())
+    prompts = [f"a photo of dog {number}" for number in range(count)]
+    sampler = Sampler(backbone, prompts, FEW.steps, FEW.guidance, BatchSize())
     return sampler, latents, ddim_trajectory(sampler, latents)
 
 
@@ -222,7 +222,7 @@ def lab():
 def test_ddim_without_guidance_leads_back(lab):
     model, pixels, prompts = lab
     backbone = model.backbone
-    sampler = Sampler(backbone, backbone.encode_text(prompts), 10, 1.0, BatchSize())
+    sampler = Sampler(backbone, prompts, 10, 1.0, BatchSize())
     latents = torch.cat([backbone.encode_image(one[None]) for one in pixels])
     noise, expected = ddim_trajectory(sampler, latents)[0], backbone.decode_latents(latents)
     found = psnr(backbone.decode_latents(sampler.run(noise)), expected)

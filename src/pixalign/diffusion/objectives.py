@@ -21,37 +21,30 @@ def per_step(values: Tensor, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Objective:
-    """One row of the paper's Table 1: the network estimates a x + b eps.
+    """One row of the paper's Table 1: at z = alpha x + sigma eps the network estimates a x + b eps.
 
-    ``coefficients(steps)`` are a and b, each [T]. With z = alpha x + sigma eps all else follows.
+    ``coefficients(steps)`` are a and b, each [T]. ``to_epsilon(out, z, steps)`` solves this for
+    epsilon, in the form that rounds least.
     """
 
     coefficients: Callable[[Steps], tuple[Tensor, Tensor]]
+    to_epsilon: Callable[[Tensor, Tensor, Steps], Tensor]
 
     def target(self, x: Tensor, eps: Tensor, steps: Steps) -> Tensor:
         """What the network estimates."""
         a, b = self.coefficients(steps)
         return per_step(a, x) * x + per_step(b, x) * eps
 
-    def to_epsilon(self, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
-        """The network's output [T, ...] at z [T, ...] as an estimate of the noise."""
-        a, _ = self.coefficients(steps)
-        return (output - per_step(a / steps.alpha, z) * z) / per_step(self._slope(steps), z)
-
     def to_sample(self, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
         """The network's output [T, ...] at z [T, ...] as an estimate of the clean latents."""
-        _, b = self.coefficients(steps)
-        scale = steps.alpha * self._slope(steps)
+        a, b = self.coefficients(steps)
+        scale = b * steps.alpha - a * steps.sigma
         return (per_step(b, z) * z - per_step(steps.sigma, z) * output) / per_step(scale, z)
 
     def omega(self, steps: Steps) -> Tensor:
         """[T]: the target's squared error divided by this is the ELBO's integrand."""
-        return -(self._slope(steps) ** 2) / steps.lambda_slope
-
-    def _slope(self, steps: Steps) -> Tensor:
-        """[T]: by how much of the noise's error the output errs, at a given z."""
         a, b = self.coefficients(steps)
-        return b - a * steps.sigma / steps.alpha
+        return -((b - a * steps.sigma / steps.alpha) ** 2) / steps.lambda_slope
 
 
 def _flow(s: Steps) -> tuple[Tensor, Tensor]:
@@ -60,9 +53,30 @@ def _flow(s: Steps) -> tuple[Tensor, Tensor]:
 
 
 OBJECTIVES: dict[str, Objective] = {
-    "epsilon": Objective(lambda s: (torch.zeros_like(s.alpha), torch.ones_like(s.alpha))),
-    "velocity": Objective(lambda s: (-s.sigma, s.alpha)),
-    "flow": Objective(_flow),
-    "sample": Objective(lambda s: (torch.ones_like(s.alpha), torch.zeros_like(s.alpha))),
-    "score": Objective(lambda s: (torch.zeros_like(s.alpha), -1 / s.sigma)),
+    "epsilon": Objective(
+        lambda s: (torch.zeros_like(s.alpha), torch.ones_like(s.alpha)),
+        to_epsilon=lambda out, z, s: out,
+    ),
+    "velocity": Objective(
+        lambda s: (-s.sigma, s.alpha),
+        to_epsilon=lambda out, z, s: (
+            (per_step(s.alpha, z) * out + per_step(s.sigma, z) * z)
+            / per_step(s.alpha**2 + s.sigma**2, z)
+        ),
+    ),
+    "flow": Objective(
+        _flow,
+        to_epsilon=lambda out, z, s: (
+            (out - per_step(s.alpha_slope / s.alpha, z) * z)
+            / per_step(-s.sigma * s.lambda_slope / 2, z)
+        ),
+    ),
+    "sample": Objective(
+        lambda s: (torch.ones_like(s.alpha), torch.zeros_like(s.alpha)),
+        to_epsilon=lambda out, z, s: (z - per_step(s.alpha, z) * out) / per_step(s.sigma, z),
+    ),
+    "score": Objective(
+        lambda s: (torch.zeros_like(s.alpha), -1 / s.sigma),
+        to_epsilon=lambda out, z, s: -per_step(s.sigma, z) * out,
+    ),
 }
