@@ -28,8 +28,7 @@ from pixalign.editing.inversion import InversionSettings, ddim_trajectory, null_
 def peak(model: Any, checkpointing: bool, steps: int) -> dict[str, float]:
     """GiB at the peak, and seconds for each of a step's optimisation steps."""
     backbone, settings = model.backbone, InversionSettings(steps=steps, tolerance=0, growth=0)
-    texts = backbone.encode_text(["a photo of dog"])
-    sampler = Sampler(backbone, texts, steps, settings.guidance, BatchSize())
+    sampler = Sampler(backbone, ["a photo of dog"], steps, settings.guidance, BatchSize())
     trajectory = ddim_trajectory(sampler, model.latents)
     kept = inversion.gradients_to_inputs
     if not checkpointing:

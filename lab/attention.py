@@ -81,7 +81,7 @@ def _averaging(backbone: Backbone, prompt: Prompt, length: int) -> Tensor:
     tokenizer = backbone.streams[0].tokenizer
     words = len(tokenizer(prompt.text, add_special_tokens=False)["input_ids"])
     matrix = torch.zeros(length, SLOTS + 1)
-    for index, columns in enumerate(backbone.columns(prompt, length)):
+    for index, columns in enumerate(backbone.columns(prompt.text, prompt.spans, length)):
         matrix[list(columns), index] = 1 / len(columns)
     matrix[:, SLOTS] = 1
     matrix[1 : 1 + words, SLOTS] = 0

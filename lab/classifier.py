@@ -101,6 +101,11 @@ def visible(scenes: SceneTensors) -> Tensor:
     return large & (pixels >= LEAST_SHOWN * scenes.areas) & (scenes.labels >= 0)
 
 
+def found_class(class_logits: Tensor) -> Tensor:
+    """int64 [B]: the most present class, for pictures of one object."""
+    return presence(class_logits).argmax(1)
+
+
 def scene_figures(
     class_logits: Tensor, colour_logits: Tensor, scenes: SceneTensors
 ) -> dict[str, float]:

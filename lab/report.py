@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.backbones.locations import LAB_MODELS
-from pixalign.bench.study_figures import returned, summarise_edits, summarise_generation
+from pixalign.bench.study_figures import summarise_edits, summarise_generation
 from pixalign.bench.tables import effect_text
 from pixalign.core.files import write_bytes
 from pixalign.pictures.pages import environment
@@ -71,6 +71,29 @@ def read_generation(folder: Path) -> dict[str, Any]:
     for result in found.values():
         result |= {"returned": returned(result), "sets": summarise_generation(result)}
     return {"models": found, "classifier": last_lines(folder.parent / "lab")["classifier"]}
+
+
+def returned(result: Mapping[str, Any], label: str = "elbo") -> dict[str, int]:
+    """Over all sets: objects that plain sampling lacks and a method draws, and the other way.
+
+    "redrawn" are those missing ones that plain sampling draws with the prompt's next seed: what
+    mere change returns.
+    """
+    counts = {"asked": 0, "missing": 0, "returned": 0, "lost": 0, "redrawn": 0}
+    seeds = result["seeds"]
+    for rows in result["sets"].values():
+        if label not in rows:  # a run that was stopped
+            continue
+        plain = rows["plain"]["found"]
+        again = [plain[n - n % seeds + (n + 1) % seeds] for n in range(len(plain))]
+        before = "".join(plain)
+        moves = list(zip(before, "".join(rows[label]["found"]), strict=True))
+        counts["asked"] += len(before)
+        counts["missing"] += before.count("0")
+        counts["returned"] += moves.count(("0", "1"))
+        counts["lost"] += moves.count(("1", "0"))
+        counts["redrawn"] += list(zip(before, "".join(again), strict=True)).count(("0", "1"))
+    return counts
 
 
 def read_editing(folder: Path) -> dict[str, Any]:

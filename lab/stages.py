@@ -11,13 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lab.classifier import blurred, cell_losses, cell_targets, save_classifier, scene_figures
+from lab.classifier import (
+    blurred,
+    cell_losses,
+    cell_targets,
+    found_class,
+    save_classifier,
+    scene_figures,
+)
 from lab.data import SceneTensors, Stream, decode, encode, in_parts, rendered, scenes
 from lab.evaluate import accuracies, write_grid
 from lab.loop import Stage, compiled
 from lab.networks import build_vae, copy_as, latent_side, load_vae, parameter_count
 from lab.recipe import Recipe
-from pixalign.bench.scene_classifier import SceneClassifier, found_class, look
+from pixalign.bench.scene_classifier import SceneClassifier, look
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.sample import COLOURS, sample_scenes

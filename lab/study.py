@@ -8,8 +8,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lab.plots import groups, strengths
 from pixalign.bench.command import run_specs
-from pixalign.bench.plots import dials, effects, groups, strengths
+from pixalign.bench.plots import dials, effects
 from pixalign.bench.store import RESULT
 from pixalign.bench.summary import read_result
 from pixalign.core.files import write_bytes

@@ -8,12 +8,13 @@ import torch
 from PIL import Image
 
 from helpers import model_of
+from lab.report import returned
 from pixalign.backbones import wrap
 from pixalign.backbones.locations import lab_folder
 from pixalign.bench import generation_study as study
 from pixalign.bench.generation_study import Constant, Reversed, Shuffled, rows_for
 from pixalign.bench.scene_classifier import load_classifier
-from pixalign.bench.study_figures import format_generation, returned, summarise_generation
+from pixalign.bench.study_figures import format_generation, summarise_generation
 from pixalign.generation import gradient_methods
 from pixalign.generation.methods import Elbo
 from pixalign.generation.plan import GenerationRequest, GenerationSettings

@@ -12,6 +12,12 @@ STUDY = [name for name in spec_names() if name.startswith("study-")]
 ORIGINALS = [name for name in spec_names() if name not in (*TWINS, *STUDY)]
 
 
+def columns(spec, model, row):
+    """The paper's numbers of one row, by column."""
+    paper = load_spec(spec).paper
+    return {rest: number for (*own, rest), number in paper.items() if own == [model, row]}
+
+
 @pytest.mark.parametrize(
     ("first", "second", "models"),
     [
@@ -30,7 +36,7 @@ ORIGINALS = [name for name in spec_names() if name not in (*TWINS, *STUDY)]
 def test_what_the_paper_prints_twice_agrees(first, second, models):
     (one, row), (other, same) = first.split("/"), second.split("/")
     for model in models:
-        assert load_spec(one).paper[model][row] == load_spec(other).paper[model][same]
+        assert columns(one, model, row) == columns(other, model, same) != {}
 
 
 def test_every_table_has_a_twin_on_the_lab():
@@ -158,15 +164,13 @@ def test_baselines():
     assert {row.config.resolved(settings=own).threshold for row in both} == {0.45}
 
 
-def test_paper_numbers_and_effects():
-    spec = load_spec("lab-models")
-    before, after = spec.rows
-    assert spec.paper_number("SD2.1", "uncalibrated", "voc") == 67.6
-    assert spec.paper_effect("SD1.5", after, "ade20k") == pytest.approx(3.51)
-    assert spec.paper_effect("SD1.5", before, "ade20k") == 0
-    assert spec.paper_number("SD3", "calibrated", "voc") is None
-    assert spec.paper_number("SD1.5", "calibrated") is None
-    assert spec.paper_effect("SD1.5", after, "lab") is None
-    spec = load_spec("frequency")
-    assert spec.paper_number("SD1.5", "calibrated", "coco", "rare") == 33.63
-    assert spec.paper_effect("SD1.5", spec.rows[1], "coco", "rare") == pytest.approx(2.24)
+def test_paper_numbers():
+    paper = load_spec("lab-models").paper
+    assert paper["SD2.1", "uncalibrated", "voc"] == 67.6
+    difference = paper["SD1.5", "calibrated", "ade20k"] - paper["SD1.5", "uncalibrated", "ade20k"]
+    assert difference == pytest.approx(3.51)
+    assert ("SD3", "calibrated", "voc") not in paper
+    paper = load_spec("frequency").paper
+    assert paper["SD1.5", "calibrated", "coco", "rare"] == 33.63
+    difference = 33.63 - paper["SD1.5", "uncalibrated", "coco", "rare"]
+    assert difference == pytest.approx(2.24)

@@ -46,7 +46,11 @@ def test_a_file_is_read(write):
     assert before.config == AlignConfig.official(method="attention", calibrate="none")
     assert after.config == AlignConfig.official(gamma=1 / 2, calibrate="elbo")
     assert (after.method, after.scores, after.baseline) == ("elbo", None, "before")
-    assert spec.paper == {"SD1.5": {"before": {"voc": 50.0, "coco": 40.5}, "after": {"voc": 51.25}}}
+    assert spec.paper == {
+        ("SD1.5", "before", "voc"): 50.0,
+        ("SD1.5", "before", "coco"): 40.5,
+        ("SD1.5", "after", "voc"): 51.25,
+    }
     assert load_spec(str(write(SMALL))) == spec
 
 
@@ -179,9 +183,12 @@ def refused(path, words):
 def test_columns_of_metrics_and_frequency(write):
     paper = {"SD1.5": {"after": {"miou": 1, "precision": 2, "f1": 3}}}
     spec = load_spec(write(SMALL | {"columns": "metrics", "datasets": ["aep"], "paper": paper}))
-    assert spec.paper == paper
+    names = ("miou", "precision", "f1")
+    assert spec.paper == {("SD1.5", "after", name): n for n, name in enumerate(names, 1)}
     paper = {"SD1.5": {"after": {"coco": {"rare": 1, "common": 2, "frequent": 3}}}}
-    assert load_spec(write(SMALL | {"columns": "frequency", "paper": paper})).paper == paper
+    spec = load_spec(write(SMALL | {"columns": "frequency", "paper": paper}))
+    names = ("rare", "common", "frequent")
+    assert spec.paper == {("SD1.5", "after", "coco", name): n for n, name in enumerate(names, 1)}
     paper = {"SD1.5": {"after": {"coco": {"seldom": 1}}}}
     with pytest.raises(ValueError, match="after, coco is 'seldom'; allowed: 'rare'"):
         load_spec(write(SMALL | {"columns": "frequency", "paper": paper}))

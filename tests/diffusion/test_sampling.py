@@ -59,16 +59,17 @@ def test_noise_depends_on_the_seed_alone(sd1):
 def test_many_rows_go_in_batches_and_come_back_the_same(wide):
     backbone = wrap(wide("sd1"))
     z = torch.randn(5, 4, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    texts = backbone.encode_text(["dog", "a cat", "tree", "a red car", "a"])
-    whole, parts = (Sampler(backbone, texts, 3, 1.0, BatchSize(size)) for size in (5, 2))
+    prompts = ["dog", "a cat", "tree", "a red car", "a"]
+    texts = backbone.encode_text(prompts)
+    whole, parts = (Sampler(backbone, prompts, 3, 1.0, BatchSize(size)) for size in (5, 2))
     expected = whole.output(1, z, texts)
     torch.testing.assert_close(parts.output(1, z, texts), expected)
-    torch.testing.assert_close(Sampler(backbone, texts, 3).output(1, z, texts), expected)
+    torch.testing.assert_close(Sampler(backbone, prompts, 3).output(1, z, texts), expected)
 
 
 def test_the_loop_goes_down_and_up_and_calls_its_hooks(wide):
     backbone, calls = wrap(wide("sd1")), []
-    sampler = Sampler(backbone, backbone.encode_text(["dog", "cat"]), 4)
+    sampler = Sampler(backbone, ["dog", "cat"], 4)
     z, noise = torch.randn(2, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0)).double()
 
     def noted(name):
@@ -99,7 +100,7 @@ def test_guided_outputs_are_of_both_texts(wide, own):
     away = backbone.predict(z, steps, nothing)
     expected = away + 4.0 * (backbone.predict(z, steps, texts) - away)
     for batch_size in (None, BatchSize(1), BatchSize(3)):
-        sampler = Sampler(backbone, texts, 3, 4.0, batch_size)
+        sampler = Sampler(backbone, ["dog", "a red car"], 3, 4.0, batch_size)
         sampler.unconditional = embeds.__getitem__ if own else None
         torch.testing.assert_close(sampler.guided(1, z), expected)
 

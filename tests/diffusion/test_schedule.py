@@ -7,7 +7,7 @@ from diffusers import DDIMScheduler, DDPMScheduler, FlowMatchEulerDiscreteSchedu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pixalign.diffusion.objectives import OBJECTIVES, per_step, to_epsilon, to_sample
+from pixalign.diffusion.objectives import OBJECTIVES, per_step
 from pixalign.diffusion.schedule import DiscreteSchedule, FlowSchedule, Steps
 from pixalign.diffusion.timesteps import STRATEGIES, positions
 from tiny import SD_NOISE as SD
@@ -39,7 +39,7 @@ def test_objectives_are_weighted_epsilon_errors(seed, power, objective):
     x, noise, error = torch.randn(3, 6, 2, 4, 5, generator=generator, dtype=torch.float64)
     z, target = steps.noised(x, noise), row.target(x, noise, steps)
     output = target + 0.1 * error
-    estimate = to_epsilon(objective, output, z, steps)
+    estimate = row.to_epsilon(output, z, steps)
 
     native = (output - target).square().flatten(1).sum(1) / row.omega(steps)
     converted = (estimate - noise).square().flatten(1).sum(1)
@@ -50,15 +50,13 @@ def test_objectives_are_weighted_epsilon_errors(seed, power, objective):
 def test_both_estimates_make_up_the_noised_latents(seed, power, objective):
     """alpha x + sigma eps = z for whatever the network says."""
     generator = torch.Generator().manual_seed(seed)
-    steps = smooth_steps(generator, power, 4)
+    steps, row = smooth_steps(generator, power, 4), OBJECTIVES[objective]
     z, output = torch.randn(2, 4, 2, 3, 3, generator=generator, dtype=torch.float64)
 
-    x, noise = (turn(objective, output, z, steps) for turn in (to_sample, to_epsilon))
+    x, noise = (turn(output, z, steps) for turn in (row.to_sample, row.to_epsilon))
 
     torch.testing.assert_close(steps.noised(x, noise), z, rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(
-        OBJECTIVES[objective].target(x, noise, steps), output, rtol=1e-8, atol=1e-8
-    )
+    torch.testing.assert_close(row.target(x, noise, steps), output, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -68,7 +66,7 @@ def test_perfect_output_gives_the_noise(objective):
     x, noise = torch.randn(2, 5, 4, 3, 3, generator=torch.Generator().manual_seed(0))
     output = OBJECTIVES[objective].target(x, noise, steps)
 
-    found = to_epsilon(objective, output, steps.noised(x, noise), steps)
+    found = OBJECTIVES[objective].to_epsilon(output, steps.noised(x, noise), steps)
 
     torch.testing.assert_close(found, noise, atol=2e-4, rtol=1e-3)
 
@@ -240,7 +238,7 @@ def test_the_way_back_is_the_way_there_where_the_network_says_the_same(objective
     z, noise = torch.randn(2, 2, 4, 3, 3, generator=torch.Generator().manual_seed(1)).double()
     for index in range(1, 9):
         rows = torch.full((2,), index)
-        x = to_sample("epsilon", noise, z, path.steps[rows])
+        x = OBJECTIVES["epsilon"].to_sample(noise, z, path.steps[rows])
         output = OBJECTIVES[objective].target(x, noise, path.steps[rows])
         there = path.advance(objective, output, z, index)
         if objective == "velocity":  # (eps - sigma z) / alpha

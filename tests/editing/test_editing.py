@@ -46,7 +46,7 @@ def plan_of(backbone, source, target, seed=0, side=16, **extras):
 
 def sampled(backbone, noise, *texts, unconditional=None):
     """Plain sampling of three steps."""
-    sampler = Sampler(backbone, backbone.encode_text(texts), 3, 3.0, BatchSize())
+    sampler = Sampler(backbone, texts, 3, 3.0, BatchSize())
     sampler.unconditional = unconditional
     return sampler.run(noise)
 
@@ -395,7 +395,7 @@ def test_what_is_not_supported_says_so(models):
     ):
         with pytest.raises(ValueError, match=match):
             edit(None, SOURCE, TARGET, **{"steps": 1, "size": (32, 32)} | wrong)
-    with pytest.raises(ValueError, match="2 of source, 3 of target"):
+    with pytest.raises(ValueError, match="target has 3 items for 2 edits"):
         edit(None, [SOURCE] * 2, [TARGET] * 3)
     with pytest.raises(FileNotFoundError):
         edit("no such file.png", SOURCE, TARGET)

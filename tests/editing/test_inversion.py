@@ -15,7 +15,7 @@ from pixalign.backbones import wrap
 from pixalign.backbones.gradients import gradients_to_inputs
 from pixalign.core.batching import BatchSize
 from pixalign.core.values import TextCondition
-from pixalign.diffusion.objectives import to_epsilon
+from pixalign.diffusion.objectives import OBJECTIVES
 from pixalign.diffusion.sampling import Sampler
 from pixalign.editing import cache
 from pixalign.editing.cache import InversionCache, inversion_keys, inversions_of
@@ -41,8 +41,8 @@ def begun(backbone, count=2, scales=(1.0,)):
     channels = backbone.pipe.vae.config.latent_channels
     latents = torch.randn(count, channels, 8, 8, generator=generator)
     latents *= torch.tensor(scales)[:, None, None, None]
-    texts = backbone.encode_text([f"a photo of dog {number}" for number in range(count)])
-    sampler = Sampler(backbone, texts, FEW.steps, FEW.guidance, BatchSize())
+    prompts = [f"a photo of dog {number}" for number in range(count)]
+    sampler = Sampler(backbone, prompts, FEW.steps, FEW.guidance, BatchSize())
     return sampler, latents, ddim_trajectory(sampler, latents)
 
 
@@ -56,7 +56,7 @@ def test_trajectories_go_up_the_path(any_pipe):
         output = backbone.predict(found[index + 1], path.at(index, 2), sampler.texts)
         objective = backbone.objective
         if objective == "velocity":
-            output = to_epsilon(objective, output, found[index + 1], path.at(index, 2))
+            output = OBJECTIVES[objective].to_epsilon(output, found[index + 1], path.at(index, 2))
             objective = "epsilon"
         # Where the network says the same on the way down, the step down is the way back.
         back = path.advance(objective, output, found[index], index)
@@ -222,7 +222,7 @@ def lab():
 def test_ddim_without_guidance_leads_back(lab):
     model, pixels, prompts = lab
     backbone = model.backbone
-    sampler = Sampler(backbone, backbone.encode_text(prompts), 10, 1.0, BatchSize())
+    sampler = Sampler(backbone, prompts, 10, 1.0, BatchSize())
     latents = torch.cat([backbone.encode_image(one[None]) for one in pixels])
     noise, expected = ddim_trajectory(sampler, latents)[0], backbone.decode_latents(latents)
     found = psnr(backbone.decode_latents(sampler.run(noise)), expected)

@@ -12,7 +12,7 @@ from PIL import Image
 from helpers import assert_same, fingerprint, model_of
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
-from pixalign.diffusion.objectives import to_epsilon
+from pixalign.diffusion.objectives import OBJECTIVES
 from pixalign.generation.methods import Elbo, entity_weights
 from pixalign.generation.methods import GenerationMethod as Plain
 from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
@@ -66,7 +66,7 @@ def reference(backbone, prompt, entities, noise, strength=1.2, guidance=5.0):
         return backbone.predict(z, path.at(index, 1), text).double()
 
     def noise_of(text):
-        return to_epsilon(backbone.objective, said(text), z, path.at(index, 1))
+        return OBJECTIVES[backbone.objective].to_epsilon(said(text), z, path.at(index, 1))
 
     for index in range(STEPS):
         total = noise_of(whole)

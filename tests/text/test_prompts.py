@@ -245,13 +245,13 @@ def test_a_cut_prompt_ends_with_the_end_token(pipeline):
     backbone = wrap(pipeline("sd1"))
     text = "a " * 75 + "dog " + "a " * 9  # dog is token 76 of 0..76
     prompt = find(as_phrases(["dog"]), text)
-    assert backbone.columns(prompt, 77, backbone.streams) == ((),)
+    assert backbone.columns(prompt.text, prompt.spans, 77, backbone.streams) == ((),)
     fitting = find(as_phrases(["dog"]), "a " * 74 + "dog")
-    assert backbone.columns(fitting, 77, backbone.streams) == ((75,),)
+    assert backbone.columns(fitting.text, fitting.spans, 77, backbone.streams) == ((75,),)
 
 
 def test_t5_reads_as_much_as_the_call_allows(pipeline):
     backbone = wrap(pipeline("sd3-t5"))
     prompt = find(as_phrases(["dog"]), "a " * 300 + "dog")
-    assert backbone.columns(prompt, 77 + 256, backbone.streams) == ((),)
-    assert backbone.columns(prompt, 77 + 512, backbone.streams) == ((77 + 300,),)
+    assert backbone.columns(prompt.text, prompt.spans, 77 + 256, backbone.streams) == ((),)
+    assert backbone.columns(prompt.text, prompt.spans, 77 + 512, backbone.streams) == ((77 + 300,),)

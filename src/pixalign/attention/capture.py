@@ -149,7 +149,7 @@ class _Recorder:
     def _matrix(self, text: str, length: int, streams: list[TextStream]) -> Tensor:
         """[length, words] averaging matrix of one prompt, zeros for words it lacks."""
         prompt = find(self.words, text)
-        columns = self.backbone.columns(prompt, length, streams)
+        columns = self.backbone.columns(prompt.text, prompt.spans, length, streams)
         spans = TokenSpans(prompt.text, prompt.classes, columns, length)
         return spans.averaging_matrix(len(self.words))
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from pixalign.attention import Site
 from pixalign.core.checks import check_finite
 from pixalign.core.values import Size, TextCondition, TokenSpans
-from pixalign.diffusion.objectives import to_epsilon
+from pixalign.diffusion.objectives import OBJECTIVES
 from pixalign.diffusion.schedule import Schedule, Steps
-from pixalign.text.prompts import Prompt
+from pixalign.text.prompts import Prompt, Span
 from pixalign.text.streams import TextStream
 
 _TEXT_BATCH = 32  # prompts that go through the text encoders together
@@ -202,7 +202,7 @@ class Backbone(ABC):
         ``kinds="clip"`` leaves T5's columns out. A class without a column is an error.
         """
         streams = [s for s in self.streams if s.loaded and kinds in ("all", s.kind)]
-        columns = self.columns(prompt, length, streams)
+        columns = self.columns(prompt.text, prompt.spans, length, streams)
         for spans, found in zip(prompt.spans, columns, strict=True):
             if not found:
                 words = " / ".join(prompt.text[start:end] for start, end in spans)
@@ -213,22 +213,26 @@ class Backbone(ABC):
         return TokenSpans(prompt.text, prompt.classes, columns, length)
 
     def columns(
-        self, prompt: Prompt, length: int, streams: Iterable[TextStream] | None = None
+        self,
+        text: str,
+        places: Iterable[Sequence[Span]],
+        length: int,
+        streams: Iterable[TextStream] | None = None,
     ) -> tuple[tuple[int, ...], ...]:
-        """The text columns of each class; none where the prompt is cut before it.
+        """The text columns of each place, some spans of a text; none where it is cut before it.
 
         Without ``streams``, those of all encoders that are there.
         """
         streams = [s for s in self.streams if s.loaded] if streams is None else list(streams)
-        convert = getattr(self.pipe, "maybe_convert_prompt", lambda text, tokenizer: text)
-        if any(convert(prompt.text, stream.tokenizer) != prompt.text for stream in streams):
+        convert = getattr(self.pipe, "maybe_convert_prompt", lambda same, tokenizer: same)
+        if any(convert(text, stream.tokenizer) != text for stream in streams):
             raise ValueError(
-                f"{prompt.text!r} holds a textual inversion of several vectors; the columns of "
+                f"{text!r} holds a textual inversion of several vectors; the columns of "
                 "its words cannot be told"
             )
         return tuple(
-            tuple(sorted(set().union(*(s.columns(prompt.text, spans, length) for s in streams))))
-            for spans in prompt.spans
+            tuple(sorted(set().union(*(s.columns(text, spans, length) for s in streams))))
+            for spans in places
         )
 
     def compile(self, backend: str = "inductor") -> None:
@@ -272,4 +276,4 @@ class Backbone(ABC):
             with torch._dynamo.config.patch(recompile_limit=_COMPILED_SHAPES):
                 output = self.output(z, steps, text, self._compiled)
         check_finite(output, f"outputs of the {self.family} network", self.dtype)
-        return to_epsilon(self.objective, output, z, steps)
+        return OBJECTIVES[self.objective].to_epsilon(output, z, steps)

@@ -9,12 +9,10 @@ from typing import Any
 
 from pixalign.bench.metrics import THRESHOLDS
 from pixalign.bench.tables import Point, Result, point
-from pixalign.methods import METHODS
 
 LINE_COLOURS = (
     "#777777", "#0b6e4f", "#c8553d", "#3366aa", "#b8860b", "#7b4fa3", "#2a9d9d", "#a0496b",
 )  # fmt: skip
-_COLLECTED = ("collect_range", "collect_timesteps", "elbo_timesteps", "elbo_weighting")
 # Title, what is shown and the axis, by the field in which rows differ.
 _SWEEPS = {
     "gamma": (
@@ -64,7 +62,7 @@ def effects(result: Result, names: Mapping[str, str] | None = None) -> Plot:
     """
     rows = result["rows"]
     shown = names or {name: name for name, row in rows.items() if row["effect"]["oracle"]}
-    figure, axes = _figure(size=(7.5, 1 + 0.28 * len(shown)))
+    figure, axes = new_figure(size=(7.5, 1 + 0.28 * len(shown)))
     for height, name in enumerate(shown):
         value, low, high = rows[name]["effect"]["oracle"]
         colour = LINE_COLOURS[2] if rows[name]["supervised"] else LINE_COLOURS[1]
@@ -76,62 +74,7 @@ def effects(result: Result, names: Mapping[str, str] | None = None) -> Plot:
     axes.invert_yaxis()
     axes.set_xlabel("mIoU minus the baseline, points (95 % interval over images)")
     alt = "Each row's mIoU minus its baseline's"
-    return _finished(figure, "Effects", alt, grid="x", legends=0)
-
-
-def strengths(results: Mapping[str, Result]) -> Plot:
-    """What exponents of growing strength do to mIoU: a panel for each result, by its title."""
-    figure, grid = _figure(1, len(results), size=(4 * len(results), 3.6), squeeze=False)
-    for axes, (title, result) in zip(grid[0], results.items(), strict=True):
-        for (label, points), colour in zip(_by_strength(result), LINE_COLOURS[1:], strict=False):
-            _line(axes, points, label, colour, ms=3)
-        base = result["rows"][result["baseline"]]["oracle"]["miou"]
-        axes.axhline(0, color="black", lw=0.8)
-        axes.set_title(f"{title}: {result['baseline']} {base:.1f}\n({result['done']} images)")
-        axes.set_xlabel("strength")
-    grid[0][0].set_ylabel(f"mIoU minus {result['baseline']}, points")
-    return _finished(figure, "By strength", "mIoU over the strength of the exponents")
-
-
-def _by_strength(result: Result) -> list[tuple[str, dict[float, Point]]]:
-    """Effects by strength of the rows that differ in it alone: by the ELBO, centred, constant."""
-    own = next(row["config"] for row in result["rows"].values() if row["scores"] is None)
-    kinds: list[dict[float, Point]] = [{1.0: (0.0, 0.0, 0.0)} for _ in range(3)]
-    centred, plain, constant = kinds
-    for row in result["rows"].values():
-        config, effect = row["config"], row["effect"]["oracle"]
-        by_rule = row["exponents"] == "elbo" and config["calibrate"] != "none"
-        alike = all(config[key] == own[key] for key in _COLLECTED)
-        if effect and by_rule and alike and METHODS[row["method"]].separable:
-            kind = constant if row["scores"] else centred if config["centred"] else plain
-            kind[round(1 / (row["scores"] or config["gamma"]), 6)] = effect
-    labels = ("by the ELBO, centred", "by the ELBO, 1/γ", "the same for all classes")
-    return [(x, dict(sorted(points.items()))) for x, points in zip(labels, kinds, strict=True)]
-
-
-def groups(result: Result, names: Sequence[str]) -> Plot:
-    """Effects of some rows by area, frequency and visible share, and the baseline's IoU."""
-    rows = result["rows"]
-    kinds = {
-        "area": "by share of the picture, %", "visible": "by visible share, %",
-        "frequency": "by training frequency",
-    }  # fmt: skip
-    figure, axes = _figure(1, 3, size=(13, 3.8), width_ratios=(10, 5, 4))
-    for plot, (kind, title) in zip(axes, kinds.items(), strict=True):
-        known = _entries(rows[result["baseline"]], kind)
-        labels = [
-            f"{100 * one['from']:.3g}–{100 * one['to']:.3g}" if "from" in one else label
-            for label, one in known.items()
-        ]
-        values = [point(one)[0] for one in known.values()]
-        ticks = [f"{x}\n({value:.0f})" for x, value in zip(labels, values, strict=True)]
-        shown = {name: [x["effect"] for x in _entries(rows[name], kind).values()] for name in names}
-        plot.axhline(0, color="black", lw=0.8)
-        _dots(plot, shown, LINE_COLOURS[1:], ticks)
-        plot.set_title(title, fontsize=10)
-    axes[0].set_ylabel(f"IoU minus {result['baseline']}, points")
-    alt = "Differences by area, visible share and frequency"
-    return _finished(figure, "By group", alt, grid="y", legends=3)
+    return finished(figure, "Effects", alt, grid="x", legends=0)
 
 
 def dials(result: Result) -> Plot | None:
@@ -144,22 +87,22 @@ def dials(result: Result) -> Plot | None:
         return None
     wide, tall = min(len(dials), 2), (len(dials) + 1) // 2
     size = (3.2 * wide, 2.6 * tall)
-    figure, grid = _figure(tall, wide, size=size, sharey=True, squeeze=False)
+    figure, grid = new_figure(tall, wide, size=size, sharey=True, squeeze=False)
     for spare in grid.flat[len(dials) :]:
         spare.remove()
     for axes, dial in zip(grid.flat, dials, strict=False):
         turned = [(x, group) for own, x, group in parsed if own == dial or x == 0]
         for (name, row), colour in zip(result["rows"].items(), _colours(result), strict=True):
-            _line(axes, {x: point(row["groups"][group]) for x, group in turned}, name, colour)
+            draw_line(axes, {x: point(row["groups"][group]) for x, group in turned}, name, colour)
         axes.set_title(dial, fontsize=10)
     for axes in grid[:, 0]:
         axes.set_ylabel("IoU, %")
-    return _finished(figure, "By dial", "IoU of the changed class as each dial is turned")
+    return finished(figure, "By dial", "IoU of the changed class as each dial is turned")
 
 
 def _curves(result: Result) -> Plot:
     """mIoU over the threshold, a line for each row."""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     for (name, row), colour in zip(result["rows"].items(), _colours(result), strict=True):
         values = [float("nan") if value is None else value for value in row["curve"]]
         axes.plot(THRESHOLDS, values, color=colour, label=name, lw=1.6)
@@ -168,7 +111,7 @@ def _curves(result: Result) -> Plot:
         axes.plot(fixed["threshold"], fixed["miou"], "s", mfc="white", color=colour, ms=5)
     label = "threshold (● the best, □ the one fixed in advance)"
     axes.set(xlim=(0, 1), xlabel=label, ylabel="mIoU, %")
-    return _finished(figure, "By threshold", "mIoU of each row at every threshold")
+    return finished(figure, "By threshold", "mIoU of each row at every threshold")
 
 
 def _colours(result: Result) -> list[Any]:
@@ -202,13 +145,13 @@ def _sweep(result: Result, field: str) -> Plot | None:
         return None
     title, alt, label = _SWEEPS[field]
     places = {1 / x if field == "gamma" else x: result["rows"][name] for name, x in values.items()}
-    figure, axes = _figure()
+    figure, axes = new_figure()
     for kind, words, colour in (("oracle", "best", 1), ("fixed", "fixed", 3)):
         points = {x: point(places[x][kind]) for x in sorted(places)}
-        _line(axes, points, f"{words} threshold", LINE_COLOURS[colour])
+        draw_line(axes, points, f"{words} threshold", LINE_COLOURS[colour])
     axes.set_xticks(list(points), [f"{x:g}" for x in points])
     axes.set(xlabel=label, ylabel="mIoU, %")
-    return _finished(figure, title, alt)
+    return finished(figure, title, alt)
 
 
 def _compared(result: Result, kind: str) -> Plot | None:
@@ -219,31 +162,33 @@ def _compared(result: Result, kind: str) -> Plot | None:
     rows, focus = result["rows"], result["focus"]
     baseline = rows[focus]["baseline"]
     others = [focus] if baseline != focus else [name for name in rows if name != focus][-1:]
-    shown = {name: _entries(rows[name], kind) for name in (baseline, *others) if name in rows}
+    shown = {name: entries(rows[name], kind) for name in (baseline, *others) if name in rows}
     known = next(iter(shown.values()))
     if not known:
         return None
-    figure, axes = _figure()
+    figure, axes = new_figure()
     ticks = [
         f"{100 * one['from']:.1f}–{100 * one['to']:.1f}"
         if kind == "area"
         else f"{name}\n({one['classes']} classes)"
         for name, one in known.items()
     ]
-    points = {name: list(map(point, entries.values())) for name, entries in shown.items()}
-    _dots(axes, points, [LINE_COLOURS[name != baseline] for name in shown], ticks)
+    points = {name: list(map(point, groups.values())) for name, groups in shown.items()}
+    draw_dots(axes, points, [LINE_COLOURS[name != baseline] for name in shown], ticks)
     title, alt, above, below = _COMPARED[kind]
     axes.set(ylabel=above, xlabel=below)
-    return _finished(figure, title, alt, grid="y")
+    return finished(figure, title, alt, grid="y")
 
 
-def _entries(row: Result, kind: str) -> dict[str, Result]:
+def entries(row: Result, kind: str) -> dict[str, Result]:
     """A row's groups of a kind, by name or number."""
     found = row[kind] or {}
     return found if isinstance(found, dict) else {str(n): one for n, one in enumerate(found)}
 
 
-def _line(axes: Any, points: Mapping[float, Point], label: str, colour: Any, ms: int = 4) -> None:
+def draw_line(
+    axes: Any, points: Mapping[float, Point], label: str, colour: Any, ms: int = 4
+) -> None:
     """A line through the values by x, in the band of their intervals."""
     known = {x: point for x, point in points.items() if point[0] is not None}
     values, low, high = zip(*known.values(), strict=True) if known else ((), (), ())
@@ -251,7 +196,7 @@ def _line(axes: Any, points: Mapping[float, Point], label: str, colour: Any, ms:
     axes.fill_between(list(known), low, high, color=colour, alpha=0.15, lw=0)
 
 
-def _dots(
+def draw_dots(
     axes: Any, rows: Mapping[str, Sequence[Point]], colours: Iterable[str], ticks: Sequence[str]
 ) -> None:
     """A dot and an interval for each group, rows side by side."""
@@ -266,7 +211,7 @@ def _dots(
     axes.set_xlim(-0.5, len(ticks) - 0.5)
 
 
-def _figure(*grid: int, size: tuple[float, float] = (6.4, 3.8), **options: Any) -> Any:
+def new_figure(*grid: int, size: tuple[float, float] = (6.4, 3.8), **options: Any) -> Any:
     """matplotlib's figure and axes."""
     try:
         from matplotlib import figure as figures
@@ -278,7 +223,7 @@ def _figure(*grid: int, size: tuple[float, float] = (6.4, 3.8), **options: Any) 
     return figure, figure.subplots(*grid, **options)
 
 
-def _finished(figure: Any, title: str, alt: str, grid: str = "both", legends: int = 1) -> Plot:
+def finished(figure: Any, title: str, alt: str, grid: str = "both", legends: int = 1) -> Plot:
     """The plot, with lines across both axes or one, and legends in the first so many panels."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)

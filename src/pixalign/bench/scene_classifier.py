@@ -119,11 +119,6 @@ def presence(class_logits: Tensor) -> Tensor:
     return likely.topk(min(HIGHEST, likely.shape[2]), dim=2).values.mean(2)
 
 
-def found_class(class_logits: Tensor) -> Tensor:
-    """int64 [B]: the most present class, for pictures of one object."""
-    return presence(class_logits).argmax(1)
-
-
 def colour_of(class_logits: Tensor, colour_logits: Tensor, labels: Tensor) -> Tensor:
     """int64 [B] into COLOURS: the colour in which the class of labels int64 [B] is there.
 

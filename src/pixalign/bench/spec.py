@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -153,9 +153,9 @@ class Spec(BaseModel, frozen=True):
     """What one table of the paper compares.
 
     ``preset`` and ``baseline`` are those of rows that say nothing else. ``paper`` holds the
-    paper's numbers in percent by model, row and column: a dataset, a metric, or a dataset and a
-    group of frequency. Where ``extends`` is not None they are that spec's, and their rows and
-    datasets too. Where ``split`` is None each dataset has its usual one.
+    paper's numbers in percent by (model, row, column): a dataset, a metric, or a dataset and a
+    group of frequency; files nest them. Where ``extends`` is not None they are that spec's, and
+    their rows and datasets too. Where ``split`` is None each dataset has its usual one.
     """
 
     name: str
@@ -169,7 +169,7 @@ class Spec(BaseModel, frozen=True):
     preset: Annotated[str, _one_of(PRESETS)] = "default"
     baseline: Text = _REQUIRED
     rows: tuple[SpecRow, ...] = _REQUIRED
-    paper: dict[str, Any] = Field(default_factory=dict)
+    paper: dict[Any, Any] = Field(default_factory=dict)
     notes: tuple[Text, ...] = ()
 
     @model_validator(mode="after")
@@ -195,8 +195,8 @@ class Spec(BaseModel, frozen=True):
             raise ValueError(f"paper is {self.paper!r}; allowed with columns 'groups': nothing")
         inner = {"datasets": (datasets,), "metrics": (METRICS,)}
         levels = inner.get(columns, (datasets, FREQUENCIES))
-        _check_percentages("paper", self.paper, (tuple(MODELS), names, *levels))
-        return self
+        numbers = _percentages("paper", self.paper, (tuple(MODELS), names, *levels))
+        return self.model_copy(update={"paper": dict(numbers)})
 
     def digest(self) -> str:
         """SHA-256 in hexadecimal of what determines results: datasets, split and rows."""
@@ -210,31 +210,21 @@ class Spec(BaseModel, frozen=True):
         canonical = json.dumps(record, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
-    def paper_number(self, model: str, row: str, *column: str) -> float | None:
-        """What the paper reports there, in percent; None where it does not."""
-        number: Any = self.paper
-        for key in (model, row, *column):
-            number = number.get(key) if isinstance(number, dict) else None
-        return float(number) if _is_number(number) else None
 
-    def paper_effect(self, model: str, row: SpecRow, *column: str) -> float | None:
-        """A row minus its baseline in the paper, in points; None where either is missing."""
-        value = self.paper_number(model, row.name, *column)
-        baseline = self.paper_number(model, row.baseline, *column)
-        return None if value is None or baseline is None else value - baseline
-
-
-def _check_percentages(what: str, value: object, levels: Sequence[Sequence[str]]) -> None:
-    """Raise a ValueError but for numbers in mappings whose keys are among the levels' choices."""
+def _percentages(
+    what: str, value: object, levels: Sequence[Sequence[str]], *place: str
+) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Numbers of nested mappings by place; the levels say which keys are allowed in each."""
     if not levels:
         if not (_is_number(value) and 0 <= value <= 100):
             raise ValueError(f"{what} is {value!r}; allowed: a number from 0 to 100")
-        return
-    if not isinstance(value, dict):
+        yield place, float(value)
+    elif not isinstance(value, dict):
         raise ValueError(f"{what} is {value!r}; allowed: a mapping of names to values")
-    for key, inner in value.items():
-        check_choice(f"a key of {what}", key, levels[0])
-        _check_percentages(f"{what}, {key}", inner, levels[1:])
+    else:
+        for key, inner in value.items():
+            check_choice(f"a key of {what}", key, levels[0])
+            yield from _percentages(f"{what}, {key}", inner, levels[1:], *place, key)
 
 
 def spec_names() -> tuple[str, ...]:

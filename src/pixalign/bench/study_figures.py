@@ -68,29 +68,6 @@ def with_interval(each: Tensor, shares: Tensor) -> dict[str, float]:
     return {"value": float(each.mean()), "low": low, "high": high}
 
 
-def returned(result: Mapping[str, Any], label: str = "elbo") -> dict[str, int]:
-    """Over all sets: objects that plain sampling lacks and a method draws, and the other way.
-
-    "redrawn" are those missing ones that plain sampling draws with the prompt's next seed: what
-    mere change returns.
-    """
-    counts = {"asked": 0, "missing": 0, "returned": 0, "lost": 0, "redrawn": 0}
-    seeds = result["seeds"]
-    for rows in result["sets"].values():
-        if label not in rows:  # a run that was stopped
-            continue
-        plain = rows["plain"]["found"]
-        again = [plain[n - n % seeds + (n + 1) % seeds] for n in range(len(plain))]
-        before = "".join(plain)
-        moves = list(zip(before, "".join(rows[label]["found"]), strict=True))
-        counts["asked"] += len(before)
-        counts["missing"] += before.count("0")
-        counts["returned"] += moves.count(("0", "1"))
-        counts["lost"] += moves.count(("1", "0"))
-        counts["redrawn"] += list(zip(before, "".join(again), strict=True)).count(("0", "1"))
-    return counts
-
-
 def format_generation(result: Mapping[str, Any]) -> str:
     """By set and method: what is there of the objects asked for, the CLIP score, and the cost."""
     lines = []

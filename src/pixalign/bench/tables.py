@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from pixalign.bench.spec import FREQUENCIES, METRICS, MODELS, Spec, load_spec, spec_names
+from pixalign.bench.spec import FREQUENCIES, METRICS, MODELS, load_spec, spec_names
 from pixalign.methods import METHODS
 
 Result = Mapping[str, Any]  # a result.json, or a part of it
@@ -45,14 +45,14 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class ResultGrid:
-    """The results of one spec, by model and dataset; ``spec`` is None if it did not come with us.
+    """The results of one spec, by model and dataset, and the paper's numbers as in `Spec.paper`.
 
     ``rows`` have each row's "baseline", and whether it is "supervised", in the spec's order; those
     that were not run are among them.
     """
 
     results: Mapping[tuple[str, str], Result]
-    spec: Spec | None
+    paper: Mapping[tuple[str, ...], float]
     rows: Mapping[str, Result]
     models: Sequence[str]
     datasets: Sequence[str]
@@ -61,6 +61,11 @@ class ResultGrid:
     def any(self) -> Result:
         """One of the results, for what they share."""
         return next(iter(self.results.values()))
+
+    @property
+    def twin(self) -> bool:
+        """Whether the paper's numbers are of other datasets."""
+        return self.any["extends"] is not None
 
     def places(self) -> dict[tuple[str, str], list[Place]]:
         """What the tables show side by side: by dataset and key, every model's every row."""
@@ -108,7 +113,7 @@ def _result_grid(name: str, results: Sequence[Result]) -> ResultGrid:
     datasets = _in_order({dataset for _, dataset in found}, spec.datasets if spec else ())
     return ResultGrid(
         results={place: found[place] for place in product(models, datasets) if place in found},
-        spec=spec,
+        paper=spec.paper if spec else {},
         rows={row: known.get(row, unknown) for row in (*planned, *there) if row in there},
         models=models,
         datasets=datasets,
@@ -236,18 +241,17 @@ class Place:
         level = (self.row.get("groups") or {}).get(self.key, {})
         return effect_text(self.figures(kind)[1], level.get("pairs", self.result.get("done", 0)))
 
-    def _paper_keys(self, dataset: str) -> tuple[str, ...]:
-        """Where the paper's number stands below its model and row."""
-        both = {"datasets": (dataset,), "metrics": (self.key,)}
-        return both.get(self.grid.any["columns"], (dataset, self.key))
+    @property
+    def _place(self) -> tuple[str, ...]:
+        """Model and column, as the paper's numbers have them."""
+        columns = {"datasets": (self.dataset,), "metrics": (self.key,)}
+        return self.model, *columns.get(self.grid.any["columns"], (self.dataset, self.key))
 
     @property
     def paper(self) -> float | None:
         """The paper's number of the same model, row and column."""
-        spec = self.grid.spec
-        if spec is None or spec.extends:
-            return None
-        return spec.paper_number(self.model, self.name, *self._paper_keys(self.dataset))
+        model, *column = self._place
+        return None if self.grid.twin else self.grid.paper.get((model, self.name, *column))
 
     def beside_paper(self) -> str:
         """The paper's number, and ours minus it."""
@@ -258,20 +262,13 @@ class Place:
 
     def paper_effect(self) -> str:
         """The paper's effect there; on a twin the range over all its models and datasets."""
-        spec = self.grid.spec
-        row = next((row for row in (spec.rows if spec else ()) if row.name == self.name), None)
-        if spec is None or row is None:
-            return NOTHING
-        places = [(self.model, self.dataset)]
-        if spec.extends:
-            places = [
-                (model, dataset)
-                for model, rows in spec.paper.items()
-                for dataset in ([""] if spec.columns == "metrics" else rows.get(row.name, {}))
-            ]
-        found = [spec.paper_effect(model, row, *self._paper_keys(data)) for model, data in places]
-        effects = sorted(effect for effect in found if effect is not None)
-        ends = [effects[0], effects[-1]] if effects and spec.extends else effects
+        paper, twin, effects = self.grid.paper, self.grid.twin, []
+        for (model, name, *column), number in paper.items():
+            here = self.key in ("", column[-1]) if twin else (model, *column) == self._place
+            base = (model, self.row["baseline"], *column)
+            if name == self.name and here and base in paper:
+                effects.append(number - paper[base])
+        ends = [min(effects), max(effects)] if effects and twin else effects
         return " to ".join(map(signed, ends)) or NOTHING
 
 
@@ -320,12 +317,12 @@ def _effects(grid: ResultGrid) -> Table:
         for x in places
     ]
     paper = [place.paper_effect() for place in places]
-    title, twin = f"Each row minus its baseline in points, {BOLD}", bool(grid.any["extends"])
+    title = f"Each row minus its baseline in points, {BOLD}"
     if all(text == NOTHING for text in paper):
         return Table(title, head, tuple(rows))
     beside = tuple((*row, text) for row, text in zip(rows, paper, strict=True))
-    head = (*head, "Paper: range" if twin else "Paper")
-    return Table(title, head, beside, (RANGE,) if twin else ())
+    head = (*head, "Paper: range" if grid.twin else "Paper")
+    return Table(title, head, beside, (RANGE,) if grid.twin else ())
 
 
 def _dials(grid: ResultGrid, kind: str) -> Table:

@@ -22,6 +22,11 @@ class Progress:
         if self._bar is not None:
             self._bar.update(count)
 
+    def reach(self, count: int) -> None:
+        """So many passes are done, more or fewer than before."""
+        if self._bar is not None:
+            self._bar.update(count - self._bar.n)
+
     def __enter__(self) -> Progress:
         return self
 

@@ -14,9 +14,9 @@ class TextReader(Protocol):
     streams: tuple[Any, ...]  # of `pixalign.text.streams.TextStream`
 
     def columns(
-        self, prompt: Any, length: int, streams: Iterable[Any] | None = None
+        self, text: str, places: Any, length: int, streams: Iterable[Any] | None = None
     ) -> tuple[tuple[int, ...], ...]:
-        """The text columns of each class of a prompt, out of ``length``."""
+        """The text columns, out of ``length``, of each place: character spans of a text."""
 
 
 class AlignmentModel(Protocol):

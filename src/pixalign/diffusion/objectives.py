@@ -21,77 +21,62 @@ def per_step(values: Tensor, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Objective:
-    """One row of the paper's Table 1.
+    """One row of the paper's Table 1: at z = alpha x + sigma eps the network estimates a x + b eps.
 
-    ``target(x, eps, steps)`` is what the network estimates; ``to_epsilon(out, z, steps)`` and
-    ``to_sample(out, z, steps)`` solve that for epsilon and for x; ``omega(steps)`` makes
-    target-error / omega the ELBO integrand.
+    ``coefficients(steps)`` are a and b, each [T]. ``to_epsilon(out, z, steps)`` solves this for
+    epsilon, in the form that rounds least.
     """
 
-    target: Callable[[Tensor, Tensor, Steps], Tensor]
+    coefficients: Callable[[Steps], tuple[Tensor, Tensor]]
     to_epsilon: Callable[[Tensor, Tensor, Steps], Tensor]
-    to_sample: Callable[[Tensor, Tensor, Steps], Tensor]
-    omega: Callable[[Steps], Tensor]
+
+    def target(self, x: Tensor, eps: Tensor, steps: Steps) -> Tensor:
+        """What the network estimates."""
+        a, b = self.coefficients(steps)
+        return per_step(a, x) * x + per_step(b, x) * eps
+
+    def to_sample(self, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
+        """The network's output [T, ...] at z [T, ...] as an estimate of the clean latents."""
+        a, b = self.coefficients(steps)
+        scale = b * steps.alpha - a * steps.sigma
+        return (per_step(b, z) * z - per_step(steps.sigma, z) * output) / per_step(scale, z)
+
+    def omega(self, steps: Steps) -> Tensor:
+        """[T]: the target's squared error divided by this is the ELBO's integrand."""
+        a, b = self.coefficients(steps)
+        return -((b - a * steps.sigma / steps.alpha) ** 2) / steps.lambda_slope
 
 
-def _sigma_slope(s: Steps) -> Tensor:
-    """From lambda' = 2 (alpha'/alpha - sigma'/sigma)."""
-    return s.sigma * (s.alpha_slope / s.alpha - s.lambda_slope / 2)
+def _flow(s: Steps) -> tuple[Tensor, Tensor]:
+    """alpha' and sigma', the latter from lambda' = 2 (alpha'/alpha - sigma'/sigma)."""
+    return s.alpha_slope, s.sigma * (s.alpha_slope / s.alpha - s.lambda_slope / 2)
 
 
 OBJECTIVES: dict[str, Objective] = {
     "epsilon": Objective(
-        target=lambda x, eps, s: eps,
+        lambda s: (torch.zeros_like(s.alpha), torch.ones_like(s.alpha)),
         to_epsilon=lambda out, z, s: out,
-        to_sample=lambda out, z, s: (z - per_step(s.sigma, z) * out) / per_step(s.alpha, z),
-        omega=lambda s: -1 / s.lambda_slope,
     ),
     "velocity": Objective(
-        target=lambda x, eps, s: per_step(s.alpha, x) * eps - per_step(s.sigma, x) * x,
+        lambda s: (-s.sigma, s.alpha),
         to_epsilon=lambda out, z, s: (
             (per_step(s.alpha, z) * out + per_step(s.sigma, z) * z)
             / per_step(s.alpha**2 + s.sigma**2, z)
         ),
-        to_sample=lambda out, z, s: (
-            (per_step(s.alpha, z) * z - per_step(s.sigma, z) * out)
-            / per_step(s.alpha**2 + s.sigma**2, z)
-        ),
-        omega=lambda s: -((s.alpha**2 + s.sigma**2) ** 2) / (s.alpha**2 * s.lambda_slope),
     ),
     "flow": Objective(
-        target=lambda x, eps, s: (
-            per_step(s.alpha_slope, x) * x + per_step(_sigma_slope(s), x) * eps
-        ),
+        _flow,
         to_epsilon=lambda out, z, s: (
             (out - per_step(s.alpha_slope / s.alpha, z) * z)
             / per_step(-s.sigma * s.lambda_slope / 2, z)
         ),
-        to_sample=lambda out, z, s: (
-            (per_step(_sigma_slope(s), z) * z - per_step(s.sigma, z) * out)
-            / per_step(-s.alpha * s.sigma * s.lambda_slope / 2, z)
-        ),
-        omega=lambda s: -(s.sigma**2) * s.lambda_slope / 4,
     ),
     "sample": Objective(
-        target=lambda x, eps, s: x,
+        lambda s: (torch.ones_like(s.alpha), torch.zeros_like(s.alpha)),
         to_epsilon=lambda out, z, s: (z - per_step(s.alpha, z) * out) / per_step(s.sigma, z),
-        to_sample=lambda out, z, s: out,
-        omega=lambda s: -(s.sigma**2) / (s.alpha**2 * s.lambda_slope),
     ),
     "score": Objective(
-        target=lambda x, eps, s: -eps / per_step(s.sigma, x),
+        lambda s: (torch.zeros_like(s.alpha), -1 / s.sigma),
         to_epsilon=lambda out, z, s: -per_step(s.sigma, z) * out,
-        to_sample=lambda out, z, s: (z + per_step(s.sigma**2, z) * out) / per_step(s.alpha, z),
-        omega=lambda s: -1 / (s.sigma**2 * s.lambda_slope),
     ),
 }
-
-
-def to_epsilon(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
-    """The network's output [T, ...] at z [T, ...] as an estimate of the noise."""
-    return OBJECTIVES[objective].to_epsilon(output, z, steps)
-
-
-def to_sample(objective: str, output: Tensor, z: Tensor, steps: Steps) -> Tensor:
-    """The network's output [T, ...] at z [T, ...] as an estimate of the clean latents."""
-    return OBJECTIVES[objective].to_sample(output, z, steps)

@@ -21,7 +21,7 @@ StepFunction = Callable[[int, Tensor], Tensor]
 
 
 class Sampler:
-    """Deterministic sampling of B pictures under texts [B], from noise in T steps, and back.
+    """Deterministic sampling of B pictures under prompts [B], from noise in T steps, and back.
 
     The network is a `pixalign.backbones.Backbone`, here and below. ``unconditional`` gives the
     embeddings [B, L, D] that guidance leads away from at a step, None the model's own.
@@ -31,13 +31,14 @@ class Sampler:
     def __init__(
         self,
         network: Any,
-        texts: TextCondition,
+        prompts: Sequence[str],
         steps: int,
         guidance: float = 1.0,
         batch_size: BatchSize | None = None,
     ) -> None:
-        self.network, self.texts, self.guidance = network, texts, guidance
-        self.batch_size, self.empty = batch_size, network.unconditional()
+        self.network, self.guidance, self.batch_size = network, guidance, batch_size
+        self.texts: TextCondition = network.encode_text(prompts)
+        self.empty: TextCondition = network.unconditional()
         self.path: SamplingPath = network.schedule.path(steps)
         self.unconditional: Callable[[int], Tensor] | None = None
 

@@ -2,7 +2,7 @@
 
 Notation as in the paper: z_t = alpha_t x + sigma_t eps and lambda(t) = 2 ln(alpha_t / sigma_t).
 Every objective is a weighted epsilon-error, so one path serves all: turn the network's output
-into an epsilon estimate (`to_epsilon`), square its error, weight it (`Steps.weights`).
+into an epsilon estimate (`Objective.to_epsilon`), square its error, weight it (`Steps.weights`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pixalign.core.checks import check_choice
-from pixalign.diffusion.objectives import OBJECTIVES, per_step, to_epsilon, to_sample
+from pixalign.diffusion.objectives import OBJECTIVES, per_step
 from pixalign.diffusion.timesteps import WEIGHTINGS
 
 
@@ -88,13 +88,12 @@ class SamplingPath:
         relative to that time, where it tells the noise.
         """
         rows = torch.full((len(z),), index)
-        here, there = self.steps[rows], self.ends[rows]
+        here, there, row = self.steps[rows], self.ends[rows], OBJECTIVES[objective]
         if backwards:
             if objective != "flow":
-                output, objective = to_epsilon(objective, output, z, here), "epsilon"
+                output, row = row.to_epsilon(output, z, here), OBJECTIVES["epsilon"]
             here, there = there, here
-        x, noise = (estimate(objective, output, z, here) for estimate in (to_sample, to_epsilon))
-        return there.noised(x, noise)
+        return there.noised(row.to_sample(output, z, here), row.to_epsilon(output, z, here))
 
 
 class DiscreteSchedule:

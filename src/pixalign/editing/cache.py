@@ -80,16 +80,13 @@ class InversionCache:
         """Remove the inversions that were used longest ago, until the others fit."""
         if self.max_bytes is None:
             return
-        known: dict[Path, os.stat_result] = {}
-        for path in self.folder.iterdir():
-            with suppress(FileNotFoundError):  # another process removes them too
-                if _OURS.fullmatch(path.name):
-                    known[path] = path.stat()
-        left = sum(stat.st_size for stat in known.values())
-        for path in sorted(known, key=lambda path: (known[path].st_mtime_ns, path.name)):
-            if left > self.max_bytes:
-                left -= known[path].st_size
-                path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process is making room just now
+            ours = [path for path in self.folder.iterdir() if _OURS.fullmatch(path.name)]
+            used = 0
+            for path in sorted(ours, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+                used += path.stat().st_size
+                if used > self.max_bytes:
+                    path.unlink()
 
 
 def inversion_keys(
@@ -103,16 +100,23 @@ def inversion_keys(
     Models are told apart by name, number type, noise schedule and some numbers of each of their
     weights. Where these cannot be seen, under sequential offloading, there are no keys.
     """
-    backbone = model.backbone
-    weights = _weights(backbone)
-    if weights is None:
-        return []
+    backbone: Backbone = model.backbone
+    weights = hashlib.sha256()
+    for part, module in sorted(backbone.pipe.components.items()):
+        named = module.state_dict() if isinstance(module, nn.Module) else {}
+        for name, weight in sorted(named.items()):
+            if weight.is_meta:
+                return []
+            weights.update(f"{part}.{name} {tuple(weight.shape)}".encode())
+            every = max(1, weight.numel() // _SAMPLES)
+            some = weight.flatten()[::every][:_SAMPLES].float().cpu()
+            weights.update(some.numpy().tobytes())
     steps = backbone.schedule.path(settings.steps).steps
     values = {
         "format": _FORMAT,
         "settings": asdict(settings),
         "model": {"name": model.name, **backbone.record(), "device": None},
-        "weights": weights,
+        "weights": weights.hexdigest(),
         "path": [part.tolist() for part in (steps.time, steps.alpha, steps.sigma)],
     }
     keys = []
@@ -122,21 +126,6 @@ def inversion_keys(
         digest.update(np.asarray(picture.convert("RGB")).tobytes())
         keys.append(digest.hexdigest())
     return keys
-
-
-def _weights(backbone: Backbone) -> str | None:
-    digest = hashlib.sha256()
-    for part, model in sorted(backbone.pipe.components.items()):
-        if not isinstance(model, nn.Module):
-            continue
-        for name, weight in sorted(model.state_dict().items()):
-            if weight.is_meta:
-                return None
-            digest.update(f"{part}.{name} {tuple(weight.shape)}".encode())
-            every = max(1, weight.numel() // _SAMPLES)
-            some = weight.flatten()[::every][:_SAMPLES].float().cpu()
-            digest.update(some.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def inversions_of(
@@ -151,11 +140,11 @@ def inversions_of(
     Those that the cache holds are read, the others made together and kept there. A model whose
     weights cannot be seen keeps nothing. A damaged file is made anew, with a warning.
     """
-    keys, known = [], {}
+    known: dict[int, Inversion] = {}
+    keys: list[str] = []
     if cache is not None and pictures:
         keys = inversion_keys(model, pictures, prompts, settings)
-        read = enumerate(map(cache.read, keys))
-        known = {row: inversion for row, inversion in read if inversion is not None}
+        known = {row: kept for row, key in enumerate(keys) if (kept := cache.read(key))}
     missing = [row for row in range(len(pictures)) if row not in known]
     if missing:
         size = pictures[0].height, pictures[0].width

@@ -70,8 +70,7 @@ def invert_pictures(
 ) -> list[Inversion]:
     """Invert pictures float32 [B, 3, H, W] in [-1, 1] with a prompt each, all together."""
     backbone: Backbone = model.backbone
-    texts = backbone.encode_text(prompts)
-    sampler = Sampler(backbone, texts, settings.steps, settings.guidance, model.batch_size)
+    sampler = Sampler(backbone, prompts, settings.steps, settings.guidance, model.batch_size)
     latents = torch.cat([backbone.encode_image(picture[None]) for picture in pixels])
     passes = len(pixels) * settings.steps
     with Progress(passes, "invert", model.progress, "step") as bar:
@@ -174,8 +173,7 @@ def reconstruct(
 ) -> Tensor:
     """The pictures float32 [B, 3, H, W] in [0, 1] to which inversions with these settings lead."""
     backbone: Backbone = model.backbone
-    texts = backbone.encode_text(prompts)
-    sampler = Sampler(backbone, texts, settings.steps, settings.guidance, model.batch_size)
+    sampler = Sampler(backbone, prompts, settings.steps, settings.guidance, model.batch_size)
     fitted = [own.unconditional for own in inversions if own.unconditional is not None]
     if fitted:
         sampler.unconditional = torch.stack(fitted, 1).__getitem__
@@ -192,11 +190,7 @@ def psnr(pictures: Tensor, others: Tensor) -> Tensor:
 def reconstruction_figures(
     backbone: Backbone, pixels: Tensor, made: Tensor
 ) -> list[dict[str, float]]:
-    """How close reconstructions [B, 3, H, W] in [0, 1] come to pictures in [-1, 1], PSNR in dB.
-
-    "psnr" from the picture, "psnr_vae" from what the VAE alone makes of it, and "vae" of that from
-    the picture.
-    """
+    """Of reconstructions [B, 3, H, W] in [0, 1] and pictures in [-1, 1], what `Edit` tells."""
     latents = torch.cat([backbone.encode_image(picture[None]) for picture in pixels])
     pictures, vae = pixels.to(made) / 2 + 0.5, backbone.decode_latents(latents)
     values = {"psnr": psnr(made, pictures), "psnr_vae": psnr(made, vae), "vae": psnr(vae, pictures)}

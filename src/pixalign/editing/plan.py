@@ -119,13 +119,10 @@ def read_requests(
     edit, or the same for all.
     """
     asked = {"image": image, "source": source, "target": target, "seed": seed}
-    counts = {name: len(v) for name, v in asked.items() if isinstance(v, list | tuple)}
-    if len(set(counts.values())) > 1:
-        lists = ", ".join(f"{count} of {name}" for name, count in counts.items())
-        raise ValueError(f"lists of different lengths: {lists}; allowed: one for each edit")
+    counts = [len(value) for value in asked.values() if isinstance(value, list | tuple)]
     if isinstance(entities, str):
         raise ValueError(f"entities is {entities!r}; give a list, such as ['dog', 'red car']")
-    count = next(iter(counts.values()), 1)
+    count = next(iter(counts), 1)
     if entities is None or all(isinstance(phrase, str) for phrase in entities):
         entities = [entities or ()] * count
     if isinstance(blend_words, tuple):  # a pair
@@ -235,8 +232,8 @@ def _source_pictures(
     backbone, unseen = model.backbone, [plan for plan in plans if plan.picture is None]
     drawn: Iterator[Image.Image] = iter(())
     if unseen:
-        texts = backbone.encode_text([plan.pairing.source for plan in unseen])
-        sampler = Sampler(backbone, texts, settings.steps, settings.guidance, model.batch_size)
+        prompts = [plan.pairing.source for plan in unseen]
+        sampler = Sampler(backbone, prompts, settings.steps, settings.guidance, model.batch_size)
         noise = torch.cat([plan.noise for plan in unseen])
         with Progress(len(unseen) * settings.steps, "draw", model.progress, "step") as bar:
             drawn = iter(to_pictures(backbone.decode_latents(sampler.run(noise, bar=bar))))

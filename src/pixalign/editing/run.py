@@ -98,18 +98,10 @@ def draw_plans(model: AlignmentModel, plans: Sequence[EditPlan], settings: EditS
     bar = Progress(len(plans) * settings.steps, "edit", model.progress, "step")
 
     def work(first: int, last: int) -> None:
-        done = 0
+        def ended(index: int) -> None:  # of a batch that may have failed before
+            bar.reach(first * settings.steps + (last - first) * (index + 1))
 
-        def step() -> None:
-            nonlocal done
-            done += last - first
-            bar.advance(last - first)
-
-        try:
-            ends[:, first:last] = _drawn(model.backbone, plans[first:last], settings, step)
-        except RuntimeError:
-            bar.advance(-done)  # a batch that failed begins anew
-            raise
+        ends[:, first:last] = _drawn(model.backbone, plans[first:last], settings, ended)
 
     with bar:
         model.batch_size.each(plans[0].noise, len(plans), "edit", work, rows=_ROWS)
@@ -117,7 +109,10 @@ def draw_plans(model: AlignmentModel, plans: Sequence[EditPlan], settings: EditS
 
 
 def _drawn(
-    backbone: Backbone, plans: Sequence[EditPlan], settings: EditSettings, step: Callable[[], None]
+    backbone: Backbone,
+    plans: Sequence[EditPlan],
+    settings: EditSettings,
+    ended: Callable[[int], None],
 ) -> Tensor:
     """Latents [2, n, C, h, w] of n sources and targets, drawn in one batch from the same noise.
 
@@ -126,8 +121,7 @@ def _drawn(
     count, device = len(plans), backbone.device
     noise = torch.cat([plan.noise for plan in plans]).to(device)
     prompts = [plan.pairing.source for plan in plans] + [plan.pairing.target for plan in plans]
-    texts = backbone.encode_text(prompts)
-    sampler = Sampler(backbone, texts, settings.steps, settings.guidance)
+    sampler = Sampler(backbone, prompts, settings.steps, settings.guidance)
     usual = sampler.empty.embeds[0].float()
     writer = AttentionWriter(backbone.sites)
     rows = [row for row, plan in enumerate(plans) if plan.pairing.differs]
@@ -149,7 +143,7 @@ def _drawn(
         return z
 
     def after(index: int, z: Tensor) -> Tensor:
-        step()
+        ended(index)
         mask = None if masks is None else masks()
         if mask is None or settings.within(index, settings.blend_start):
             return z

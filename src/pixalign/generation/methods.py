@@ -11,7 +11,7 @@ from torch import Tensor
 from pixalign.alignment.calibrate import alignment_scores
 from pixalign.backbones import Backbone
 from pixalign.core.values import TextCondition
-from pixalign.diffusion.objectives import to_epsilon
+from pixalign.diffusion.objectives import OBJECTIVES
 from pixalign.diffusion.sampling import guided
 from pixalign.generation.plan import EntityColumns, GenerationPlan
 from pixalign.text.entities import Entity
@@ -117,7 +117,8 @@ class Elbo(GenerationMethod):
         """
         apart = alone - full[self.owners.to(full.device)]
         steps = self.sampler.path.at(index, len(apart))
-        noise = to_epsilon(self.plan.backbone.objective, apart, torch.zeros_like(apart), steps)
+        objective = OBJECTIVES[self.plan.backbone.objective]
+        noise = objective.to_epsilon(apart, torch.zeros_like(apart), steps)
         return noise.square().mean((1, 2, 3)).cpu()
 
     def _weights(self, index: int, differences: Tensor) -> Tensor:

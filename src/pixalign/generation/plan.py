@@ -10,7 +10,7 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size
 from pixalign.diffusion.sampling import Sampler, initial_noise
 from pixalign.text.entities import Entity
-from pixalign.text.prompts import Prompt, Span
+from pixalign.text.prompts import Span
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,9 @@ class GenerationPlan:
         self.backbone, self.requests, self.settings = backbone, tuple(requests), settings
         self.batch_size = model.batch_size
         self.noise = initial_noise(backbone, [request.seed for request in requests], size)
-        self.texts = backbone.encode_text([request.prompt for request in requests])
-        self.sampler = Sampler(
-            backbone, self.texts, settings.steps, settings.guidance, model.batch_size
-        )
+        prompts, how = [request.prompt for request in requests], (settings.steps, settings.guidance)
+        self.sampler = Sampler(backbone, prompts, *how, model.batch_size)
+        self.texts = self.sampler.texts
         self.columns = tuple(
             tuple(self._columns(request.prompt, entity) for entity in request.entities)
             for request in requests
@@ -81,8 +80,8 @@ class GenerationPlan:
 
     def columns_of(self, prompt: str, spans: Sequence[Span]) -> tuple[tuple[int, ...], ...]:
         """The text columns of each of some spans of a prompt."""
-        located = Prompt(prompt, tuple(range(len(spans))), tuple((span,) for span in spans))
-        return self.backbone.columns(located, self.texts.embeds.shape[1])
+        places, length = [(span,) for span in spans], self.texts.embeds.shape[1]
+        return self.backbone.columns(prompt, places, length)
 
     def _columns(self, prompt: str, entity: Entity) -> EntityColumns:
         spans = [entity.span, entity.head, *entity.modifiers]

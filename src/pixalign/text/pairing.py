@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pixalign.core.protocols import TextReader
-from pixalign.text.prompts import Prompt, Span, occurrences_of
+from pixalign.text.prompts import Span, occurrences_of
 from pixalign.text.streams import TextStream
 
 Columns = tuple[int, ...]
@@ -105,7 +105,10 @@ def pair(
     by_stream = []
     for streams, here in _streams(reader, length):
         matrix[here, here], blend[here] = 0, 0
-        ours, theirs = (_columns(reader, text, length, streams) for text in (source, target))
+        ours, theirs = (
+            reader.columns(text, [(span,) for span in word_spans(text)], length, streams)
+            for text in (source, target)
+        )
         by_stream.append((ours, theirs))
         for mapped, columns in _mapped(groups, ours, theirs, here):
             matrix[:, list(columns)] = 0
@@ -124,8 +127,7 @@ def columns_of(reader: TextReader, text: str, words: str, length: int) -> Column
     """All columns of some words wherever they stand in a text; their absence is an error."""
     text = normal(text)
     spans = occurrences_of(unicodedata.normalize("NFC", words), text)
-    prompt = Prompt(text, (0,), (tuple(spans),))
-    found = reader.columns(prompt, length)[0] if spans else ()
+    (found,) = reader.columns(text, [spans], length) if spans else ((),)
     if not found:
         where = f"beyond the {length} tokens the model reads of" if spans else "not in"
         raise ValueError(f"{words!r} is {where} the prompt {text!r}")
@@ -140,15 +142,6 @@ def _streams(reader: TextReader, length: int) -> Iterator[tuple[list[TextStream]
         here = [stream for stream in loaded if stream.start == start]
         read = max(length if stream.kind == "t5" else stream.limit for stream in here)
         yield here, range(start, min(end, start + read))
-
-
-def _columns(
-    reader: TextReader, text: str, length: int, streams: Sequence[TextStream]
-) -> tuple[Columns, ...]:
-    """The columns of each word."""
-    spans = word_spans(text)
-    prompt = Prompt(text, tuple(range(len(spans))), tuple((span,) for span in spans))
-    return reader.columns(prompt, length, streams)
 
 
 def _mapped(

@@ -1,0 +1,74 @@
+"""Plots of the study: strengths of the exponents, and effects by group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pixalign.bench.plots import (
+    LINE_COLOURS,
+    Plot,
+    draw_dots,
+    draw_line,
+    entries,
+    finished,
+    new_figure,
+)
+from pixalign.bench.tables import Point, Result, point
+from pixalign.methods import METHODS
+
+_COLLECTED = ("collect_range", "collect_timesteps", "elbo_timesteps", "elbo_weighting")
+
+
+def strengths(results: Mapping[str, Result]) -> Plot:
+    """What exponents of growing strength do to mIoU: a panel for each result, by its title."""
+    figure, grid = new_figure(1, len(results), size=(4 * len(results), 3.6), squeeze=False)
+    for axes, (title, result) in zip(grid[0], results.items(), strict=True):
+        for (label, points), colour in zip(_by_strength(result), LINE_COLOURS[1:], strict=False):
+            draw_line(axes, points, label, colour, ms=3)
+        base = result["rows"][result["baseline"]]["oracle"]["miou"]
+        axes.axhline(0, color="black", lw=0.8)
+        axes.set_title(f"{title}: {result['baseline']} {base:.1f}\n({result['done']} images)")
+        axes.set_xlabel("strength")
+    grid[0][0].set_ylabel(f"mIoU minus {result['baseline']}, points")
+    return finished(figure, "By strength", "mIoU over the strength of the exponents")
+
+
+def _by_strength(result: Result) -> list[tuple[str, dict[float, Point]]]:
+    """Effects by strength of the rows that differ in it alone: by the ELBO, centred, constant."""
+    own = next(row["config"] for row in result["rows"].values() if row["scores"] is None)
+    kinds: list[dict[float, Point]] = [{1.0: (0.0, 0.0, 0.0)} for _ in range(3)]
+    centred, plain, constant = kinds
+    for row in result["rows"].values():
+        config, effect = row["config"], row["effect"]["oracle"]
+        by_rule = row["exponents"] == "elbo" and config["calibrate"] != "none"
+        alike = all(config[key] == own[key] for key in _COLLECTED)
+        if effect and by_rule and alike and METHODS[row["method"]].separable:
+            kind = constant if row["scores"] else centred if config["centred"] else plain
+            kind[round(1 / (row["scores"] or config["gamma"]), 6)] = effect
+    labels = ("by the ELBO, centred", "by the ELBO, 1/γ", "the same for all classes")
+    return [(x, dict(sorted(points.items()))) for x, points in zip(labels, kinds, strict=True)]
+
+
+def groups(result: Result, names: Sequence[str]) -> Plot:
+    """Effects of some rows by area, frequency and visible share, and the baseline's IoU."""
+    rows = result["rows"]
+    kinds = {
+        "area": "by share of the picture, %", "visible": "by visible share, %",
+        "frequency": "by training frequency",
+    }  # fmt: skip
+    figure, axes = new_figure(1, 3, size=(13, 3.8), width_ratios=(10, 5, 4))
+    for plot, (kind, title) in zip(axes, kinds.items(), strict=True):
+        known = entries(rows[result["baseline"]], kind)
+        labels = [
+            f"{100 * one['from']:.3g}–{100 * one['to']:.3g}" if "from" in one else label
+            for label, one in known.items()
+        ]
+        values = [point(one)[0] for one in known.values()]
+        ticks = [f"{x}\n({value:.0f})" for x, value in zip(labels, values, strict=True)]
+        shown = {name: [x["effect"] for x in entries(rows[name], kind).values()] for name in names}
+        plot.axhline(0, color="black", lw=0.8)
+        draw_dots(plot, shown, LINE_COLOURS[1:], ticks)
+        plot.set_title(title, fontsize=10)
+    axes[0].set_ylabel(f"IoU minus {result['baseline']}, points")
+    alt = "Differences by area, visible share and frequency"
+    return finished(figure, "By group", alt, grid="y", legends=3)
