@@ -34,7 +34,7 @@ _COPIED = (
     "split", "limit", "images", "masks", "seed", "model", "device", "versions", "git",
 )  # fmt: skip
 
-_OF_ROWS = ("method", "baseline", "supervised", "scores", "exponents", "evidence", "config")
+_OF_ROWS = ("method", "baseline", "supervised", "scores", "exponents", "config")
 
 
 def summarise_run(run: Run, draws: int = 1000) -> dict[str, Any]:
