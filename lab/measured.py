@@ -11,7 +11,7 @@ from pixalign.alignment.collect import attention_maps
 from pixalign.alignment.elbo import TextErrors, text_errors
 from pixalign.alignment.plan import plan_prompts
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.measuring import Subject
+from pixalign.bench.subject import Subject
 from pixalign.config import AlignConfig
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel

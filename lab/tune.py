@@ -17,8 +17,8 @@ from pixalign.alignment.elbo import TextErrors
 from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.locations import SETTINGS_FILE, located
-from pixalign.bench.measuring import Subject
 from pixalign.bench.metrics import THRESHOLDS, Tally, curve, tally
+from pixalign.bench.subject import Subject
 from pixalign.config import AlignConfig
 from pixalign.core.files import write_json
 from pixalign.core.progress import Progress

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from bench_folder import dataset_of
 from pixalign.bench.exponents import DRAWS, EXPONENTS, exponents_by
-from pixalign.bench.measuring import Bench, Subject
+from pixalign.bench.measuring import Bench
 from pixalign.bench.metrics import nearest_threshold
+from pixalign.bench.subject import Subject
 
 ELBO = torch.tensor([0.3, 0.5, 0.6])  # norm 0, 2/3, 1
 

@@ -11,8 +11,9 @@ import torch
 from bench_folder import dataset_of
 from pixalign import methods as baselines
 from pixalign.bench import clock, measuring, runner
-from pixalign.bench.measuring import Bench, Subject, image_seed
+from pixalign.bench.measuring import Bench
 from pixalign.bench.metrics import IGNORE
+from pixalign.bench.subject import Subject, image_seed
 from pixalign.methods import Daam, DiffSeg
 
 METHODS = """

@@ -17,10 +17,11 @@ import pixalign as pa
 from bench_folder import CLASSES, dataset_of, folder_of
 from pixalign.bench import runner
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.measuring import Measurement, image_seed
+from pixalign.bench.measuring import Measurement
 from pixalign.bench.metrics import IGNORE, THRESHOLDS, tally
 from pixalign.bench.spec import load_spec
 from pixalign.bench.store import IMAGES, ImageRow, Run, find_runs
+from pixalign.bench.subject import image_seed
 from pixalign.bench.summary import write_result
 from pixalign.methods import METHODS
 

@@ -9,8 +9,8 @@ import pixalign as pa
 from lab import tune as tuning
 from pixalign.backbones.locations import EMBEDDED, model_settings
 from pixalign.bench.datasets import open_dataset
-from pixalign.bench.measuring import Subject
 from pixalign.bench.metrics import Tally, curve, tally, threshold_index
+from pixalign.bench.subject import Subject
 from pixalign.config import AlignConfig
 
 FEW = {"elbo_steps": 2, "collect_steps": 1}

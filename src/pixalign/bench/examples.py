@@ -13,9 +13,10 @@ from PIL import Image
 from torch import Tensor
 
 from pixalign.bench.datasets import Dataset
-from pixalign.bench.measuring import Bench, Subject
+from pixalign.bench.measuring import Bench
 from pixalign.bench.spec import Spec
 from pixalign.bench.store import Run
+from pixalign.bench.subject import Subject
 from pixalign.core.files import write_text
 from pixalign.core.protocols import AlignmentModel
 from pixalign.pictures.drawing import heat, tinted

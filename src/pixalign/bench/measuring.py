@@ -6,9 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,20 +19,18 @@ from pixalign.alignment.elbo import TextErrors, text_errors
 from pixalign.alignment.heatmaps import activation, combined_layers, finish, heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
-from pixalign.backbones import Backbone
 from pixalign.bench.clock import Clock
-from pixalign.bench.datasets import Sample
 from pixalign.bench.exponents import evidence_by, exponents_by
-from pixalign.bench.metrics import IGNORE, Tally, nearest_threshold, tally
+from pixalign.bench.metrics import Tally, nearest_threshold, tally
 from pixalign.bench.spec import SpecRow
 from pixalign.bench.store import ImageRow
+from pixalign.bench.subject import Subject, image_seed
 from pixalign.config import AlignConfig
 from pixalign.core.checks import check_finite
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
-from pixalign.core.values import AttentionMaps, Evidence, Phrase
+from pixalign.core.values import AttentionMaps, Evidence
 from pixalign.methods import METHODS
-from pixalign.methods.base import Timesteps
 
 # Fields of a resolved config on which the attention that is collected depends, and the losses.
 _COLLECTING = (
@@ -49,7 +45,7 @@ _SCORING = (
 _PIXELS = 2**28  # of heatmaps held at once: 1 GiB of float32
 
 # Whose, of which row, [D, N, H, W] for the D rows of its exponents.
-Heatmaps = Iterator[tuple["Subject", "Measurement", Tensor]]
+Heatmaps = Iterator[tuple[Subject, "Measurement", Tensor]]
 T = TypeVar("T")
 
 
@@ -125,89 +121,6 @@ def _names(config: AlignConfig) -> tuple[str, str]:
     return collecting, name(_SCORING, collecting if random else config.collect_count)
 
 
-def image_seed(seed: int, key: str) -> int:
-    """Where an image's noise begins: the same alone, after a stop, and in any process."""
-    digest = hashlib.sha256(f"{seed}/{key}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1  # below 2**63
-
-
-class Subject:
-    """A sample with its number in the dataset, and what was measured of it.
-
-    ``errors`` of texts, ``losses`` [N, T] of classes and small ``maps`` [N, h, w], all layers in
-    one, go by the names of what rows read; ``elbos`` [N], ``evidence`` and ``tallies`` by rows.
-    """
-
-    def __init__(self, sample: Sample, index: int, classes: Sequence[str], seed: int) -> None:
-        self.sample, self.index = sample, index
-        self.seed = image_seed(seed, sample.key)
-        self.labels = sample.present
-        self.phrases = [
-            Phrase(classes[label], sample.phrases.get(label, classes[label]))
-            for label in self.labels
-        ]
-        self.losses: dict[str, Tensor] = {}
-        self.maps: dict[str, Tensor] = {}
-        self.errors: dict[str, TextErrors] = {}
-        self.elbos: dict[str, Tensor] = {}
-        self.evidence: dict[str, Evidence] = {}
-        self.tallies: dict[str, tuple[Tally, ...]] = {}
-
-    @contextmanager
-    def naming(self) -> Iterator[None]:
-        """What turns out to be no number is told with the image's key."""
-        try:
-            yield
-        except FloatingPointError as error:
-            raise FloatingPointError(f"image {self.sample.key!r}: {error}") from error
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """The picture's (height, width)."""
-        return self.sample.image.height, self.sample.image.width
-
-    @cached_property
-    def truth(self) -> Tensor:
-        """int64 [H, W] by number among the sample's own classes: 0, 1 ... N, or IGNORE."""
-        numbers = np.zeros(IGNORE + 1, dtype=np.int64)
-        numbers[IGNORE] = IGNORE
-        for number, label in enumerate(self.labels, 1):
-            numbers[label + 1] = number
-        return torch.from_numpy(numbers[self.sample.truth])
-
-    @property
-    def target_masks(self) -> np.ndarray:
-        """uint8 [N, H, W]: 1 on the class, 0 off it, IGNORE where nothing is counted."""
-        numbers = torch.arange(1, len(self.labels) + 1)[:, None, None]
-        masks = (self.truth == numbers).to(torch.uint8)
-        return masks.masked_fill_(self.truth == IGNORE, IGNORE).numpy()
-
-    def timesteps(self, backbone: Backbone, latents: Tensor, config: AlignConfig) -> Timesteps:
-        """Timesteps and noise of collecting and of the ELBO, of which the seed decides."""
-        generator = torch.Generator().manual_seed(self.seed)
-        return plan_timesteps(backbone.schedule, latents[:1], config, generator)
-
-    def image_row(self, rows: Sequence[Measurement]) -> ImageRow:
-        """What is kept of it; ELBO and activation are those of the first row that has any."""
-        elbo = [self.elbos[row.name] for row in rows if row.name in self.elbos][:1]
-        shown = [self.maps[row.collecting] for row in rows if row.collecting in self.maps][:1]
-        visible, pixels = self.sample.visible, np.bincount(self.sample.truth.ravel())
-        return ImageRow(
-            index=self.index,
-            key=self.sample.key,
-            labels=self.labels,
-            area=tuple(float(pixels[label + 1] / pixels.sum()) for label in self.labels),
-            group=self.sample.group,
-            target=self.sample.target,
-            visible=None if visible is None else tuple(visible[label] for label in self.labels),
-            elbo=tuple(elbo[0].tolist()) if elbo else None,
-            activation=tuple(activation(shown[0].float()).tolist()) if shown else None,
-            losses=self.losses,
-            maps=self.maps,
-            tallies={row.name: self.tallies[row.name] for row in rows},
-        )
-
-
 class Bench:
     """A model and the rows that are measured on it.
 
@@ -239,7 +152,7 @@ class Bench:
                 drawn = [_best(drawn, row.config)]
             subject.tallies[row.name] = tuple(drawn)
         seconds = {row.name: self.clock.rows[row.name] for row in self.rows}
-        return [subject.image_row(self.rows) for subject in subjects], seconds
+        return [_image_row(subject, self.rows) for subject in subjects], seconds
 
     def heatmaps(self, subjects: Sequence[Subject]) -> Heatmaps:
         """Each subject's heatmaps under each row, as they are made: attention is read and let go.
@@ -381,6 +294,27 @@ class Bench:
                 with self.clock.charged({row.name: 1.0}), subject.naming():
                     result = method.align(encoded, subject.phrases, **options)
                 yield subject, row, torch.from_numpy(result.heatmaps)[None]
+
+
+def _image_row(subject: Subject, rows: Sequence[Measurement]) -> ImageRow:
+    """What is kept of an image; ELBO and activation are those of the first row that has any."""
+    elbo = [subject.elbos[row.name] for row in rows if row.name in subject.elbos][:1]
+    shown = [subject.maps[row.collecting] for row in rows if row.collecting in subject.maps][:1]
+    visible, pixels = subject.sample.visible, np.bincount(subject.sample.truth.ravel())
+    return ImageRow(
+        index=subject.index,
+        key=subject.sample.key,
+        labels=subject.labels,
+        area=tuple(float(pixels[label + 1] / pixels.sum()) for label in subject.labels),
+        group=subject.sample.group,
+        target=subject.sample.target,
+        visible=None if visible is None else tuple(visible[label] for label in subject.labels),
+        elbo=tuple(elbo[0].tolist()) if elbo else None,
+        activation=tuple(activation(shown[0].float()).tolist()) if shown else None,
+        losses=subject.losses,
+        maps=subject.maps,
+        tallies={row.name: subject.tallies[row.name] for row in rows},
+    )
 
 
 def _grouped(items: Sequence[T], key: Callable[[T], object]) -> list[list[T]]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pixalign.bench.datasets import Dataset
-from pixalign.bench.measuring import Bench, Subject
+from pixalign.bench.measuring import Bench
 from pixalign.bench.spec import Spec, paper_model_name
 from pixalign.bench.store import Run, writing
+from pixalign.bench.subject import Subject
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
