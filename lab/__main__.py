@@ -76,6 +76,25 @@ def tune(
 
 
 @lab.command()
+def trust(
+    out: Annotated[Path, option("Folder for one JSON file a model.")],
+    model: Annotated[list[str] | None, option("lab:NAME; several. [default: all]")] = None,
+    scenes: Annotated[int, option("Test scenes.", min=1)] = 60,
+    ranked: Annotated[int, option("Scenes that are asked for all 111 classes.", min=0)] = 20,
+    device: Device = "auto",
+) -> None:
+    """Measure verdicts, absent names, rankings and probabilities on test scenes."""
+    from lab.study import FAMILIES
+    from lab.trust import study_trust
+    from pixalign.core.files import make_folder, write_json
+
+    for name in model or ["lab:sd1", *FAMILIES]:
+        record = study_trust(name, scenes, ranked, device)
+        write_json(make_folder(out) / f"{name.removeprefix('lab:')}.json", record)
+        print_json({key: value for key, value in record.items() if key != "reliability"})
+
+
+@lab.command()
 def quality(
     pipeline: Annotated[str, option("Folder of a pipeline, or lab:NAME.")],
     classifier: Annotated[Path, option("Folder of a trained classifier.")],
