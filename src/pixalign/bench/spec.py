@@ -199,11 +199,15 @@ class Spec(BaseModel, frozen=True):
         return self.model_copy(update={"paper": dict(numbers)})
 
     def digest(self) -> str:
-        """SHA-256 in hexadecimal of what determines results: datasets, split and rows."""
+        """SHA-256 in hexadecimal of what determines results: datasets, split and rows.
+
+        Of a config only what differs from the default, so that a new field changes no digest.
+        """
+        usual = AlignConfig().to_dict()
         rows = [
-            {"name": row.name, "config": row.config.to_dict()}
-            | {"method": row.method, "scores": row.scores}
-            | row.model_dump(include={"exponents", "options"}, exclude_defaults=True)
+            {"name": row.name, "method": row.method, "scores": row.scores}
+            | {"config": {k: v for k, v in row.config.to_dict().items() if v != usual[k]}}
+            | row.model_dump(include={"exponents", "evidence", "options"}, exclude_defaults=True)
             for row in sorted(self.rows, key=lambda row: row.name)
         ]
         record = {"datasets": sorted(self.datasets), "split": self.split, "rows": rows}
