@@ -106,16 +106,20 @@ def row(rule, mean, *classes):
     return {
         "rule": rule,
         "mean_iou_before": mean[0],
+        "mean_iou_paper": sum(mean) / 2,
         "mean_iou_after": mean[1],
-        "classes": [{"iou_before": before, "iou_after": after} for before, after in classes],
+        "classes": [
+            {"iou_before": before, "iou_paper": (before + after) / 2, "iou_after": after}
+            for before, after in classes
+        ],
     }
 
 
 def blank_page(record):
     """The page of two scenes in plain letters, without their pictures."""
     blank = Image.new("RGB", (2, 2))
-    drawn = dict.fromkeys(("picture", "truth", "before", "after"), blank)
-    drawn |= {"heat_before": [blank] * 4, "heat_after": [blank] * 4}
+    drawn = dict.fromkeys(("picture", "truth", "before", "paper", "after"), blank)
+    drawn |= {f"heat_{name}": [blank] * 4 for name in ("before", "paper", "after")}
     return page(record, [drawn] * 2).replace("&nbsp;", " ")
 
 
@@ -126,19 +130,19 @@ def test_summary_by_hand(record):
         row("small", (0.8, 0.8), (0.1, 0.4)),
     ]
     summary = summarise_demo(rows)
-    rare = {"count": 2, "mean_iou_before": 0.5, "mean_iou_after": 0.5}
+    rare = {"count": 2, "mean_iou_before": 0.5, "mean_iou_paper": 0.5, "mean_iou_after": 0.5}
     assert summary["by_rule"]["rare"] == pytest.approx(rare)
     assert summary["all"]["mean_iou_after"] == pytest.approx(0.6)
     assert summary["classes"] == pytest.approx(
         {
-            "count": 4, "iou_before": 0.35, "iou_after": 0.4,
+            "count": 4, "iou_before": 0.35, "iou_paper": 0.375, "iou_after": 0.4,
             "better": 2, "worse": 1, "mean_gain": 20, "mean_loss": 20,
         }
     )  # fmt: skip
     words = blank_page(record | {"summary": summary})
     assert "improved the IoU of 2 (by 20.0 points in the mean)" in words
     assert "worsened that of 1 (by 20.0 points in the mean) and left 1 unchanged" in words
-    assert "from 35.0 % to 40.0 % (+5.0 points)" in words
+    assert "from 35.0 % to 40.0 % (+5.0 points), with the paper’s calibration 37.5 %" in words
     summary = summarise_demo([row("rare", (0.5, 0.4), (0.5, 0.25))])
     words = blank_page(record | {"summary": summary})
     assert "improved the IoU of 0, worsened that of 1 (by 25.0 points in the mean)" in words
@@ -161,11 +165,10 @@ def test_files_and_record_are_complete(written, record, sd1):
     assert record["model"]["name"] == type(sd1).__name__
     for scene in record["scenes"]:
         assert any(one["by_rule"] for one in scene["classes"])
-        for moment in ("before", "after"):
+        for moment in ("before", "paper", "after"):
             ious = [one[f"iou_{moment}"] for one in (*scene["classes"], scene["background"])]
             assert scene[f"mean_iou_{moment}"] == pytest.approx(np.mean(ious))
-        for one in scene["classes"]:
-            assert one["exponent"] == pytest.approx(1 / one["score"])
+        assert {one["trust"] for one in scene["classes"]} <= {"sure", "blind", "absent"}
         best = min(scene["classes"], key=lambda one: one["elbo"])
         assert best["score"] == 1
     assert record["summary"] == summarise_demo(record["scenes"])
@@ -178,7 +181,8 @@ def test_numbers_are_those_of_plain_calls(record, sd1):
     entry = record["scenes"][0]
     assert scene.number == entry["scene"]
     settings = {"elbo_steps": QUICK.elbo_steps, "collect_steps": QUICK.collect_steps}
-    for moment, preset in (("before", "uncalibrated"), ("after", "default")):
+    moments = {"before": "uncalibrated", "paper": "paper", "after": "default"}
+    for moment, preset in moments.items():
         config = pa.AlignConfig.preset(preset, **settings)
         result = model.align(scene.image, scene.names, config=config, seed=1)
         expected = iou(scene.truth.numpy(), result.mask(), len(scene.labels) + 1)[1:]
@@ -227,8 +231,9 @@ def test_page_shows_the_numbers_of_the_record(written, record):
             expected = (
                 f"{one['name']}{tag} {100 * one['training_share']:.2f} "
                 f"{100 * one['area_share']:.1f} {100 * one['visible_share']:.1f} "
-                f"{one['elbo']:.4f} {one['score']:.2f} {one['exponent']:.2f} "
-                f"{100 * one['iou_before']:.1f} → {100 * one['iou_after']:.1f} {sign}"
+                f"{one['elbo']:.4f} {one['score']:.2f} {one['trust']} "
+                f"{100 * one['iou_before']:.1f} · {100 * one['iou_paper']:.1f} · "
+                f"{100 * one['iou_after']:.1f} {sign}"
             )
             assert expected in rows
     said = ("prove nothing statistically", "docs/lab.md", record["command"])
@@ -246,14 +251,14 @@ def test_page_escapes(record):
     assert any("<script>" in attributes.get("alt", "") for _, attributes in tags)
 
 
-def test_page_of_uncalibrated_maps_has_no_elbo_and_other_files_stay(sd1, tmp_path):
+def test_page_of_uncalibrated_maps_has_no_verdicts_and_other_files_stay(sd1, tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
     (tmp_path / "report.html").write_text("old")
     config = pa.AlignConfig.uncalibrated(collect_steps=2)
     path = demo(pa.load(sd1), tmp_path, scenes=1, progress=False, config=config, command="again")
-    assert '<td data-label="ELBO (loss)">\u2013</td>' in path.read_text(encoding="utf-8")
+    assert '<td data-label="verdict"></td>' in path.read_text(encoding="utf-8")
     scene = json.loads((tmp_path / "demo.json").read_text())["scenes"][0]
-    assert {one["elbo"] for one in scene["classes"]} == {None}
+    assert {one["trust"] for one in scene["classes"]} == {""}
     assert scene["mean_iou_before"] == scene["mean_iou_after"]
     assert "<code>again</code>" in path.read_text(encoding="utf-8")
     assert {file.name for file in tmp_path.iterdir()} == {*FILES, "mine.txt"}

@@ -1,8 +1,7 @@
-"""A few test scenes, chosen by rule: masks before and after calibration, beside the truth."""
+"""A few test scenes, chosen by rule: attention's masks, the paper's and ours, beside the truth."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,8 +34,8 @@ SMALL = (0.003, 0.025)  # bounds of the share of the picture
 HIDDEN = (0.08, 0.5)  # bounds of the share that is visible
 _BATCH = 64
 BETTER, WORSE, SAME = "#0b62a4", "#b3400e", "#666666"  # told apart by arrows too
-CELL, GAP, LINE, TEXT = 256, 12, 34, 364  # of summary.png, in pixels
-MASKS = ("picture", "truth", "before calibration", "after calibration")
+CELL, GAP, LINE, TEXT = 256, 12, 34, 460  # of summary.png, in pixels
+MASKS = {"before": "attention", "paper": "the paper", "after": "ours"}
 
 RULES = {
     "rare": "a class of the rarest tenth of the training classes",
@@ -71,26 +70,32 @@ def demo(
 ) -> Path:
     """Write report.html, summary.png and demo.json into a folder; the path of report.html.
 
-    The scenes are aligned by "attention" and by what ``config`` says (None: the model's default).
-    ``seed`` is the noise's, and says where the search for scenes starts. ``command`` is what made
-    the call, for the report.
+    The scenes are aligned by "attention" ("before"), as the paper writes, and by what ``config``
+    says (None: the model's default; "after"). ``seed`` is the noise's, and says where the search
+    for scenes starts. ``command`` is what made the call, for the report.
     """
     if scenes < 1:
         raise ValueError(f"scenes is {scenes}; allowed: 1 or more")
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed is {seed}; allowed: a whole number from 0 to 2**32 - 1")
     check_folder(out)
-    plain = dataclasses.replace(config or AlignConfig(), method="attention", calibrate="none")
+    ours = config or AlignConfig()
+    steps = {"elbo_steps": ours.elbo_steps, "collect_steps": ours.collect_steps}
+    configs = {
+        "before": AlignConfig.uncalibrated(**steps),
+        "paper": AlignConfig.paper(**steps),
+        "after": ours,
+    }
     rows, drawn = [], []
-    with Progress(2 * scenes, "demo", progress, "alignment") as bar:
+    with Progress(len(configs) * scenes, "demo", progress, "alignment") as bar:
         for rule, scene in choose(scenes, START * seed):
-            encoded = model.encode(scene.image)
-            before = model.align(encoded, scene.names, config=plain, seed=seed)
-            bar.advance(1)
-            after = model.align(encoded, scene.names, config=config, seed=seed)
-            bar.advance(1)
-            rows.append(describe(rule, scene, before, after))
-            drawn.append(draw(scene, before, after))
+            encoded, results = model.encode(scene.image), {}
+            for name, own in configs.items():
+                results[name] = model.align(encoded, scene.names, config=own, seed=seed)
+                bar.advance(1)
+            rows.append(describe(rule, scene, results))
+            drawn.append(draw(scene, results))
+    after = results["after"]
     settings = f"scenes={scenes}, seed={seed}" + (", config=config" if config else "")
     record: dict[str, Any] = {
         "command": command or f"pixalign.scenes.demo.demo(model, {os.fspath(out)!r}, {settings})",
@@ -98,8 +103,7 @@ def demo(
         "versions": versions(),
         "seed": seed,
         "start": START * seed,
-        "gamma": after.config.gamma,
-        "threshold": {"before": before.config.threshold, "after": after.config.threshold},
+        "threshold": {name: result.config.threshold for name, result in results.items()},
         "rules": RULES,
         "summary": summarise_demo(rows),
         "scenes": rows,
@@ -149,22 +153,17 @@ def iou(truth: np.ndarray, found: np.ndarray, labels: int) -> np.ndarray:
     return np.where(union > 0, hits / np.maximum(union, 1), np.nan)
 
 
-def describe(
-    rule: str, scene: LabelledScene, before: Alignment, after: Alignment
-) -> dict[str, Any]:
+def describe(rule: str, scene: LabelledScene, results: Mapping[str, Alignment]) -> dict[str, Any]:
     """What is known and was measured of a scene, as JSON-able values; IoU in [0, 1]."""
-    labels, truth = len(scene.labels) + 1, scene.truth.numpy()
-    ious = {
-        "iou_before": iou(truth, before.mask(), labels),
-        "iou_after": iou(truth, after.mask(), labels),
-    }
+    labels, truth, paper = len(scene.labels) + 1, scene.truth.numpy(), results["paper"]
+    ious = {f"iou_{name}": iou(truth, result.mask(), labels) for name, result in results.items()}
+    trust = results["after"].trust or [None] * len(scene.labels)
     columns: dict[str, Sequence[float] | np.ndarray] = {
         "training_share": training_shares()[list(scene.labels)],
         "area_share": scene.area,
         "visible_share": scene.visible,
-        "elbo": after.elbo,
-        "score": after.scores,
-        "exponent": after.exponents,
+        "elbo": paper.elbo,
+        "score": paper.scores,
         **{name: values[1:] for name, values in ious.items()},
     }
     found = found_by(rule, scene).tolist()
@@ -172,13 +171,13 @@ def describe(
         "rule": rule,
         "scene": scene.number,
         "classes": [
-            {"name": name, "by_rule": found[index]}
+            {"name": name, "by_rule": found[index], "trust": str(trust[index] or "")}
             | {key: _number(column[index]) for key, column in columns.items()}
             for index, name in enumerate(scene.names)
         ],
         "background": {name: _number(values[0]) for name, values in ious.items()},
         **{f"mean_{name}": float(np.nanmean(values)) for name, values in ious.items()},
-        "warnings": list(dict.fromkeys((*before.warnings, *after.warnings))),
+        "warnings": list(results["after"].warnings),
     }
 
 
@@ -217,7 +216,7 @@ def summarise_demo(scenes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _means(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    names = (f"{name}_before", f"{name}_after")
+    names = tuple(f"{name}_{kind}" for kind in MASKS)
     means = {name: float(np.mean([row[name] for row in rows])) for name in names}
     return {"count": len(rows), **means}
 
@@ -225,15 +224,14 @@ def _means(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
 # ---- pictures and page ----
 
 
-def draw(scene: LabelledScene, before: Alignment, after: Alignment) -> dict[str, Any]:
-    """The pictures of a scene: itself, three masks, and lists of heatmaps, one of each class."""
+def draw(scene: LabelledScene, results: Mapping[str, Alignment]) -> dict[str, Any]:
+    """The pictures of a scene: itself, four masks, and lists of heatmaps, one of each class."""
+    picture = scene.image
     return {
-        "picture": after.image,
-        "truth": tinted(after.image, scene.truth.numpy()),
-        "before": tinted(after.image, before.mask()),
-        "after": tinted(after.image, after.mask()),
-        "heat_before": [heat(heatmap) for heatmap in before.heatmaps],
-        "heat_after": [heat(heatmap) for heatmap in after.heatmaps],
+        "picture": picture,
+        "truth": tinted(picture, scene.truth.numpy()),
+        **{name: tinted(picture, result.mask()) for name, result in results.items()},
+        **{f"heat_{name}": list(map(heat, result.heatmaps)) for name, result in results.items()},
     }
 
 
@@ -248,25 +246,26 @@ def page(record: Mapping[str, Any], drawn: Sequence[Mapping[str, Any]]) -> str:
         colours=["#" + bytes(colour).hex() for colour in palette(most)[1:]],
         scale=heat(np.linspace(0, 1, 256)[None]),
         shades={"better": BETTER, "worse": WORSE},
+        kinds=MASKS,
     )
 
 
 def summary_picture(
     scenes: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]]
 ) -> Image.Image:
-    """The first scene of each rule as a row: picture, truth, both masks, each class's IoU."""
+    """The first scene of each rule as a row: picture, truth, three masks, each class's IoU."""
     rows: dict[str, list[Image.Image]] = {}
     for scene, images in zip(scenes, drawn, strict=True):
         if scene["rule"] not in rows:
-            shown = (images[name] for name in ("picture", "truth", "before", "after"))
+            shown = (images[name] for name in ("picture", "truth", *MASKS))
             large = [image.resize((CELL, CELL), Image.Resampling.NEAREST) for image in shown]
             rows[scene["rule"]] = [*large, _figures(scene)]
-    headings = (*MASKS, "IoU in %, before and after")
+    headings = ("picture", "truth", *MASKS.values(), "IoU in %: attention, the paper, ours")
     return picture_grid(list(rows.values()), headings=headings, gap=GAP, text=21)
 
 
 def _figures(scene: Mapping[str, Any]) -> Image.Image:
-    """A scene's rule, then a line for each class: colour, name, IoU before and after."""
+    """A scene's rule, then a line for each class: colour, name, the three IoU."""
     panel = Image.new("RGB", (TEXT, CELL), "white")
     pen = ImageDraw.Draw(panel)
     font, small = ImageFont.load_default(23), ImageFont.load_default(18)
@@ -280,10 +279,12 @@ def _figures(scene: Mapping[str, Any]) -> Image.Image:
         shade = BETTER if change > 0 else WORSE if change < 0 else SAME
         pen.rectangle((0, y + 4, 18, y + 22), fill=tuple(colour))
         pen.text((28, y), row["name"], fill="black", font=font)
-        for right, name, fill in ((250, "iou_before", "black"), (330, "iou_after", shade)):
-            pen.text((right, y), f"{100 * row[name]:.1f}", fill=fill, font=font, anchor="ra")
+        columns = ((260, "before", "black"), (340, "paper", "black"), (420, "after", shade))
+        for right, name, fill in columns:
+            said = f"{100 * row[f'iou_{name}']:.1f}"
+            pen.text((right, y), said, fill=fill, font=font, anchor="ra")
         if change:
             base, tip = (y + 21, y + 6) if change > 0 else (y + 6, y + 21)
-            pen.polygon([(340, base), (356, base), (348, tip)], fill=shade)
+            pen.polygon([(430, base), (446, base), (438, tip)], fill=shade)
         y += LINE
     return panel
