@@ -36,9 +36,23 @@ rows:
   - name: random uncalibrated
     method: attention
     set: {collect_steps: 2, collect_strategy: random}
-  - name: adaptive
+  - name: dense
+    method: dense
+    set: {elbo_steps: 3, collect_steps: 2}
+  - name: dense fast
     preset: fast
-    set: {elbo_steps: 6, elbo_stage: 2, collect_steps: 2, elbo_tolerance: 0.4}
+    method: dense
+    set: {elbo_steps: 6, collect_steps: 2, evidence_form: error, information_weight: 0.3}
+  - name: agreement
+    method: attention
+    set: {elbo_steps: 3, collect_steps: 2, cross_weights: agreement}
+  - name: likelihood
+    method: likelihood
+    set: {elbo_steps: 3, collect_steps: 2, edges: none}
+  - name: exchanged
+    method: dense
+    set: {elbo_steps: 3, collect_steps: 2}
+    evidence: exchanged
   - name: kept
     set: {elbo_steps: 3, collect_steps: 2, resize: keep}
   - name: constant

@@ -82,6 +82,32 @@ def test_other_collecting_is_not_charged(model, work, spec_of, tmp_path):
     assert spent == {"plain": 552, "default": 555, "longer": 100 + 7 + 900}
 
 
+def test_other_texts_are_not_charged(model, work, spec_of, tmp_path):
+    """Rows share passes, and each pays for those under texts that it asks for."""
+    few = "set: {elbo_steps: 3, collect_steps: 2, edges: none}"
+    spec = spec_of(
+        f"""
+  - {{name: dense, method: dense, {few}}}
+  - {{name: likelihood, method: likelihood, {few}}}
+  - {{name: own noise, method: dense, evidence: own-noise, {few}}}
+""",
+        before="five",
+    )
+    (subject,) = subjects_of(dataset_of(tmp_path, 3), of=[2])
+    assert len(subject.labels) == 2
+    _, spent = Bench(spec.rows, model).measure([subject])
+    # Leaving out one of two classes leaves the other's text.
+    assert spent == pytest.approx(
+        {
+            "plain": 100 + 2 + 450,  # the layers' weights are not those of dense
+            "default": 100 + 2 + 2 * 3 + 450,
+            "dense": 100 + 2 + 3 * 3 + 450,
+            "likelihood": 100 + 3 * 3,
+            "own noise": 100 + 2 + 3 * 3 + 450 + 2 * 2 * 3,
+        }
+    )
+
+
 def test_a_gpu_is_waited_for(monkeypatch):
     seen = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: seen.append(device.type))
@@ -112,9 +138,8 @@ def test_attention_is_let_go_before_more_is_read(model, spec_of, tmp_path, monke
     monkeypatch.setattr(measuring, "images_at_once", lambda *arguments: 2)
     rows, _ = bench.measure(subjects_of(dataset))
     assert set(sizes) == {1, 2} or set(sizes) == {2}
-    assert sum(sizes) == 6 * len(
-        {row.collecting for row in bench.rows}
-    )  # two of the images have no classes
+    collected = {row.collecting for row in bench.rows} - {""}
+    assert sum(sizes) == 6 * len(collected)  # two of the images have no classes
     for own, theirs in zip(rows, expected, strict=True):
         for name, (tally,) in own.tallies.items():
             assert (tally.claimed - theirs.tallies[name][0].claimed).abs().max() <= 2, name
@@ -152,15 +177,16 @@ def test_nan_is_told_with_the_image(model, spec_of, tmp_path, monkeypatch):
     bench, dataset = Bench(spec.rows, model), dataset_of(tmp_path, 3)
     remedy = "load the model with dtype='float32' or 'bfloat16'"
     text = f"hold NaN or infinity in torch.float64; {remedy}"
-    maps, losses, find = measuring.attention_maps, measuring.class_losses, Daam.find
+    maps, errors, find = measuring.attention_maps, measuring.text_errors, Daam.find
 
     def bad_maps(*arguments):
         found = maps(*arguments)
         found[-1].cross[0][0, 0, 0] = torch.nan
         return found
 
-    def bad_losses(*arguments):
-        return [one * torch.nan for one in losses(*arguments)]
+    def bad_errors(*arguments, **options):
+        found = errors(*arguments, **options)
+        return [dataclasses.replace(one, losses=one.losses * torch.nan) for one in found]
 
     def bad_find(*arguments):
         found = find(*arguments)
@@ -168,7 +194,7 @@ def test_nan_is_told_with_the_image(model, spec_of, tmp_path, monkeypatch):
 
     for where, name, bad, said in (
         (measuring, "attention_maps", bad_maps, "'002': attention maps"),
-        (measuring, "class_losses", bad_losses, "'001': losses"),
+        (measuring, "text_errors", bad_errors, "'001': losses"),
         (Daam, "find", bad_find, "'001': attention maps"),
     ):
         with monkeypatch.context() as patch:

@@ -24,6 +24,7 @@ from pixalign.bench.tables import (
     signed,
 )
 from pixalign.config import AlignConfig
+from pixalign.methods import method_of
 
 pytest.importorskip("matplotlib")
 
@@ -314,7 +315,7 @@ def test_the_page_says_what_is_partial_and_where_all_comes_from(page):
     assert "dog, &lt;cat&gt;; mean IoU 12.3&nbsp;%" in page
     for text in ("a CPU", "abc123", "torch 2", "48.0 s, 2.00 s an image"):
         assert text in page
-    assert "<dt>1/gamma = 2</dt><dd>default, gamma = 0.5</dd>" in page
+    assert "<dt>1/gamma = 2</dt><dd>default, method = &#34;elbo&#34;, gamma = 0.5</dd>" in page
     assert "<dt>uncalibrated</dt><dd>uncalibrated</dd>" in page
 
 
@@ -351,13 +352,26 @@ def test_configs_and_durations_in_few_words():
     model = {"family": "sd3", "settings": {"gamma": 0.5, "threshold": 0.3}}
 
     def described(config):
-        record = config.resolved("sd3", model["settings"]).to_dict()
+        made = method_of(config).configured(config)
+        record = made.resolved("sd3", model["settings"]).to_dict()
         return describe_config(json.loads(json.dumps(record)), model)
 
     for preset in ("default", "paper", "official", "fast", "uncalibrated"):
         assert described(AlignConfig.preset(preset)) == preset
     text = described(AlignConfig.official(gamma=0.25, elbo_timesteps=None))
     assert text == "official, gamma = 0.25, elbo_timesteps = null"
+    for config, text in (
+        (AlignConfig(edges="none"), 'default, edges = "none"'),
+        (AlignConfig(method="elbo"), 'default, method = "elbo"'),
+        (AlignConfig(method="likelihood"), 'default, method = "likelihood"'),
+        (AlignConfig.fast(method="attention"), 'fast, method = "attention"'),
+        (AlignConfig(method="daam"), 'default, method = "daam"'),
+        (
+            AlignConfig(method="daam", calibrate="elbo"),
+            'default, method = "daam", calibrate = "elbo"',
+        ),
+    ):
+        assert described(config) == text
     found = [duration(seconds) for seconds in (12.34, 200, 3599, 7500)]
     assert found == ["12.3 s", "3 min 20 s", "59 min 59 s", "2 h 5 min"]
 

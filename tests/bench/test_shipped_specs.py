@@ -7,9 +7,10 @@ from pixalign.bench.spec import load_spec, spec_names
 from pixalign.diffusion.timesteps import STRATEGIES
 from pixalign.methods import METHODS
 
-TWINS = [name for name in spec_names() if name.startswith("lab-")]
+OWN = ["lab-evidence", "lab-evidence-controls"]  # tables that the paper has not
 STUDY = [name for name in spec_names() if name.startswith("study-")]
-ORIGINALS = [name for name in spec_names() if name not in (*TWINS, *STUDY)]
+TWINS = [name for name in spec_names() if name.startswith("lab-") and name not in OWN]
+ORIGINALS = [name for name in spec_names() if name not in (*TWINS, *STUDY, *OWN)]
 
 
 def columns(spec, model, row):
@@ -115,9 +116,8 @@ def test_rows_do_what_their_names_say():
         assert not any(row.config.resolved(settings=own).centred for row in rows)
         assert rows[-1].config.resolved(settings=own).gamma == 1 / 3
     for name in ("models", "lab-models", "frequency", "toy"):
-        switches = [config.calibrated for config in configs(name).values()]
-        assert switches == [False, True]
-    texts = [config.elbo_text for config in configs("phrases").values() if config.calibrated]
+        assert [config.calibrate for config in configs(name).values()] == ["none", "elbo"]
+    texts = [config.elbo_text for config in configs("phrases").values() if config.measured]
     assert texts == ["name", "phrase"]
 
 
@@ -148,20 +148,48 @@ def test_the_study_has_every_control_at_both_strengths():
 
 def test_baselines():
     rows = {row.name: row for row in load_spec("methods-calibrated").rows}
-    assert not rows["DAAM"].config.calibrated
-    assert rows["DAAM + ELB"].config.calibrated
+    assert rows["DAAM"].config.calibrate == "none"
+    assert rows["DAAM + ELB"].config.calibrate == "elbo"
     assert rows["DAAM + ELB"].baseline == "DAAM"
     assert rows["DiffSegmenter + ELB"].baseline == "DiffSegmenter"
     for row in load_spec("sota").rows:
-        assert row.config.calibrated == (row.method == "elbo")
+        assert row.config.calibrate == ("elbo" if row.method == "elbo" else "none")
         assert row.baseline == "ELBO-T2IAlign"
     lab = load_spec("lab-methods-calibrated")
     assert "Exponents are centred" in lab.notes[-2]
     both = [*lab.rows, *(row for row in load_spec("lab-sota").rows)]
     both = [row for row in both if not METHODS[row.method].separable]
     assert len(both) == 10
-    own = {"threshold": 0.3, "uncalibrated_threshold": 0.2}  # a model's own must not step in
+    own = {"threshold": {"elbo": 0.3, "daam": 0.2}}  # a model's own must not step in
     assert {row.config.resolved(settings=own).threshold for row in both} == {0.45}
+
+
+def test_the_evidence_has_its_controls():
+    for name in OWN:
+        spec = load_spec(name)
+        assert (spec.label, spec.extends, spec.paper) == ("ours", None, {})
+        assert (spec.datasets, spec.split) == (("lab",), "test")
+    rows = {row.name: row for row in load_spec("lab-evidence").rows}
+    assert rows["paper"].config == AlignConfig.paper(calibrate="elbo")
+    for name, row in rows.items():
+        config = row.config.resolved()
+        alike = name in ("elbo, edges", "dense", "dense, 5 timesteps")
+        assert config.edges == ("guided" if alike else "none"), name
+        assert row.evidence == "own"
+        assert row.baseline == ("elbo, edges" if alike and row.method == "dense" else "elbo")
+        assert (config.elbo_count == 5) == ("5 timesteps" in name)
+        assert (config.cross_weights == "agreement") == ("agreement" in name)
+    rows = {row.name: row for row in load_spec("lab-evidence-controls").rows}
+    rules = {"exchanged": "exchanged", "shifted": "shifted", "its own": "own-noise"}
+    for name, row in rows.items():
+        assert row.config.resolved().edges == "none"
+        (rule,) = [rule for said, rule in rules.items() if name.endswith(said)] or ["own"]
+        assert row.evidence == rule
+        if name.endswith(" + evidence"):
+            plain = rows[row.baseline]
+            assert row.baseline == name.removesuffix(" + evidence")
+            assert (row.method, row.options) == (plain.method, plain.options)
+            assert (row.config.calibrate, plain.config.calibrate) == ("evidence", "none")
 
 
 def test_paper_numbers():

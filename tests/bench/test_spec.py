@@ -88,6 +88,7 @@ def test_digest_is_of_what_determines_results(write):
     ]
     for change in same:
         assert load_spec(write(SMALL | change)).digest() == digest, change
+    dense = [SMALL["rows"][0], {"name": "after", "method": "dense"}]
     other = [
         {"datasets": ["voc"], "paper": {}},
         {"split": "val"},
@@ -95,6 +96,9 @@ def test_digest_is_of_what_determines_results(write):
         {"rows": [SMALL["rows"][0], {"name": "after", "set": {"gamma": 0.25}}]},
         {"rows": [SMALL["rows"][0], {"name": "after", "set": {"gamma": 0.5}, "scores": 0.5}]},
         {"rows": [SMALL["rows"][0], {"name": "after", "method": "daam"}]},
+        {"preset": "default", "rows": dense},
+        {"preset": "default", "rows": [dense[0], dense[1] | {"evidence": "shifted"}]},
+        {"preset": "default", "rows": [dense[0], dense[1] | {"set": {"evidence_margin": 0}}]},
     ]
     digests = {load_spec(write(SMALL | change)).digest() for change in other}
     assert len(digests | {digest}) == len(other) + 1
@@ -146,12 +150,18 @@ def row(**changes):
         (row(scores="3/2"), ["scores of row 'after' is '3/2'", "up to 1"]),
         (row(scores=True), ["scores of row 'after' is True"]),
         (row(scores="mean"), ["scores of row 'after' is 'mean'", "elbo"]),
-        (row(scores=0.5, method="attention"), ["is 0.5", "calibrated"]),
-        (row(scores=0.5, method="daam"), ["is 0.5", "calibrated"]),
+        (row(scores=0.5, method="attention"), ["is 0.5", "where calibrate is 'elbo'"]),
+        (row(scores=0.5, method="daam"), ["is 0.5", "where calibrate is 'elbo'"]),
+        (row(scores=0.5, method="dense"), ["is 0.5", "where calibrate is 'elbo'"]),
         (row(set={"calibrate": "none"}), ["row 'after'", "calibrate of elbo is 'none'", "'elbo'"]),
         (row(set={"method": "daam"}), ["a field in set of row 'after' is 'method'", "'gamma'"]),
         (row(exponents="sorted"), ["exponents of row 'after' is 'sorted'", "'best-order'"]),
-        (row(exponents="shuffled", method="attention"), ["is 'shuffled'", "calibrated"]),
+        (row(exponents="shuffled", method="attention"),
+         ["is 'shuffled'", "where calibrate is 'elbo'"]),
+        (row(evidence="none", method="dense"), ["evidence of row 'after'", "'own-noise'"]),
+        (row(evidence="shifted"), ["is 'shifted'", "where calibrate is 'evidence'"]),
+        (row(evidence="shifted", method="daam", set={"calibrate": "evidence"}),
+         ["evidence of row 'after' is 'shifted'", "method dense"]),
         (row(exponents="shuffled", scores=0.5), ["is 'shuffled'", "no scores"]),
         (row(exponents="shuffled", method="daam", set={"calibrate": "elbo"}),
          ["exponents of row 'after' is 'shuffled'", "method elbo"]),

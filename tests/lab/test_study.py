@@ -25,7 +25,7 @@ def test_a_study_is_run_and_gone_on_with(tmp_path, monkeypatch):
     ((folder, result),) = run()
     assert folder == tmp_path / "lab-models--lab--embedded"
     assert (result["done"], result["limit"], result["model"]["dtype"]) == (1, 1, "float32")
-    monkeypatch.setattr(measuring, "class_losses", None)  # nothing is measured again
+    monkeypatch.setattr(measuring, "text_errors", None)  # nothing is measured again
     assert run() == [(folder, result)]
     with pytest.raises(FileNotFoundError, match=r"'study-presets/embedded' is missing .*lab study"):
         read_study(tmp_path)

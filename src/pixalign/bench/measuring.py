@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from pixalign.alignment.calibrate import alignment_scores, exponents, weighted_elbo
 from pixalign.alignment.collect import attention_maps, images_at_once
-from pixalign.alignment.elbo import TextErrors, text_errors
+from pixalign.alignment.elbo import EMPTY, TextErrors, text_errors
 from pixalign.alignment.heatmaps import activation, combined_layers, finish, heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
@@ -185,10 +186,11 @@ class Bench:
             plans = [plan_prompts(backbone, subject.phrases, None, config) for subject in group]
             planned = [subject.timesteps(backbone, latents, config)[1] for subject in group]
             noised = [timesteps for timesteps in planned if timesteps is not None]
-            texts = [
-                [text for row in readers for text in self.methods[row.name].texts(plan, row.config)]
-                for plan in plans
-            ]
+        asked = {row.name: [self._texts(plan, row) for plan in plans] for row in readers}
+        texts = [list(dict.fromkeys(chain(*own))) for own in zip(*asked.values(), strict=True)]
+        total = sum(map(len, texts))  # a row is charged for the texts that it asks for
+        shares = {name: sum(map(len, own)) / total for name, own in asked.items()}
+        with self.clock.charged(shares):
             by_position = any(row.config.by_position for row in readers)
             measured = self._errors(latents, texts, noised, by_position)
         for place, (subject, plan, errors) in enumerate(zip(group, plans, measured, strict=True)):
@@ -200,11 +202,17 @@ class Bench:
             for row in readers:
                 subject.elbos[row.name] = row.elbo(classes, backbone.objective)
                 if row.row.evidence == "own-noise":
-                    alone = self._noised_apart(subject, latents[place : place + 1], plan, row)
+                    with self.clock.charged({row.name: 1.0}):
+                        alone = self._noised_apart(subject, latents[place : place + 1], plan, row)
                     subject.evidence[row.name] = alone
                 elif row.config.by_position:
                     own = evidence_by(row.row.evidence, classes.evidence())
                     subject.evidence[row.name] = own
+
+    def _texts(self, plan: PromptPlan, row: Measurement) -> list[str]:
+        """The texts of a row's passes, each once."""
+        first = (EMPTY,) if row.config.by_position else ()
+        return list(dict.fromkeys((*first, *self.methods[row.name].texts(plan, row.config))))
 
     def _errors(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from importlib import resources
@@ -25,6 +26,7 @@ from pixalign.bench.tables import (
 )
 from pixalign.config import PRESETS, AlignConfig
 from pixalign.core.files import make_folder, write_text
+from pixalign.methods import METHODS, method_of
 from pixalign.pictures.pages import data_uri, environment
 from pixalign.pictures.reading import read_image
 
@@ -100,11 +102,18 @@ def _pictures(folder: Path) -> list[dict[str, Any]]:
 
 
 def describe_config(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    """The preset that is nearest on this model, and what differs: "default, gamma = 0.5"."""
+    """The preset that is nearest on this model, and what differs: "default, gamma = 0.5".
+
+    Where the method differs, presets have what that method leaves them.
+    """
     changes = {}
     for name in PRESETS:
-        preset = AlignConfig.preset(name).resolved(model["family"], model["settings"]).to_dict()
-        plain = json.loads(json.dumps(preset))
+        preset = AlignConfig.preset(name)
+        own = method_of(preset).name
+        free = dataclasses.replace(preset, method=None, calibrate=None)
+        usual = METHODS[config["method"]].configured(free)
+        settings = usual.resolved(model["family"], model["settings"]).to_dict()
+        plain = json.loads(json.dumps(settings | {"method": own}))
         changes[name] = {key: value for key, value in config.items() if plain.get(key) != value}
     nearest = min(changes, key=lambda name: len(changes[name]))
     texts = {
