@@ -4,8 +4,9 @@ python benchmarks/speed.py --arch sd15 --classes 10 --device cuda --compile --js
 
 Measures side by side in one run, with the same latents, noise and timesteps (`official()`), from
 latents to heatmaps: "sequential" (the released computation, `sequential.py`), "eager" (pixalign
-as it is), "compiled" (--compile), "low" (--memory low) and "fast" (`AlignConfig.fast()`, with its
-own timesteps). Seconds are medians of repeats after a warm-up, on a device that has finished.
+as it is), "compiled" (--compile), "low" (--memory low) and "fast" (`AlignConfig.fast()` of
+the same method, with its own timesteps). Seconds are medians of repeats after a warm-up, on a
+device that has finished.
 
 The floor is the arithmetic of the network's passes alone, at the rate of a large matrix product of
 the same number type; ``floor_share`` is the share of that rate that a row reaches. A row that fails

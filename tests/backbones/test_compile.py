@@ -210,8 +210,8 @@ def test_filling_is_not_in_the_result(
 
 
 def test_every_work_has_the_same_two_sizes(wide, uncompiled, monkeypatch):
-    """Whatever the number of images, classes and stages."""
-    config = pa.AlignConfig.fast(elbo_steps=6, elbo_stage=2, collect_steps=1)
+    """Whatever the number of images and classes."""
+    config = pa.AlignConfig.fast(elbo_steps=6, collect_steps=1)
     aligner = model_of(wide("sd1"), config=config, batch_size=16, compile="eager")
     plain = model_of(wide("sd1"), config=config, batch_size=16)
     seen = epsilon_batches(aligner.backbone, monkeypatch)
@@ -220,8 +220,12 @@ def test_every_work_has_the_same_two_sizes(wide, uncompiled, monkeypatch):
     for one, alone in zip(aligner.align(images, each), plain.align(images, each), strict=True):
         assert_close(one, alone)
         assert one.provenance["forwards"] == alone.provenance["forwards"]  # without the filling
-    aligner.align(images[0], each[1])
+    for classes in each[:2]:  # 12 passes, and 30
+        aligner.align(images[0], classes)
     assert set(seen) == {16, 2}
+    by_position = aligner.align(images[0], each[0], method="dense")  # 18, with the empty text
+    assert seen[-2:] == [16, 2]
+    assert_close(by_position, plain.align(images[0], each[0], method="dense"))
 
 
 def test_out_of_memory_with_compiled_passes(wide, uncompiled):
@@ -232,7 +236,7 @@ def test_out_of_memory_with_compiled_passes(wide, uncompiled):
     warned = pytest.warns(RuntimeWarning, match="out of memory with 16 passes at once")
     with refuse_above(8, pipe.unet, seen), warned:
         found = aligner.align(tiny.photo(40, 30), ["dog", "cat", "car"])
-    assert seen == [2, 16, 8, 8, 1, 1]
+    assert seen == [16, 8, 8, 1, 1, 2]  # the errors first, then attention
     assert_close(found, expected)
 
 

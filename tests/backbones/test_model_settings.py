@@ -82,7 +82,7 @@ def test_a_folders_settings_are_used(folder, sd1, photo):
         method="elbo", calibrate="elbo", gamma=0.6, centred=True,
         cross_weights={"mid-8-1": 1.0, "up-4-2": 0.5},
         collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55, temperature=0.2,
-        absent_below=0.3, information_weight=0.15, **QUICK,
+        absent_below=0.3, information_weight=0.15, edges="none", **QUICK,
     )  # fmt: skip
     assert result.provenance["timesteps"]["collect"] == [350, 450]
     assert result.scores.min() == pytest.approx(0.6)
@@ -107,7 +107,7 @@ def test_a_call_decides_over_the_folder(folder, photo):
     given = pa.AlignConfig.uncalibrated(
         gamma=0.5, centred=False, cross_weights="uniform", threshold=0.1,
         collect_strategy="large", collect_steps=2, temperature=0.5, absent_below=0.1,
-        information_weight=0.2,
+        information_weight=0.2, edges="none",
     )  # fmt: skip
     result = aligner.align(photo, ["dog"], config=given)
     assert result.config == given

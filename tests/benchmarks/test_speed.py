@@ -65,7 +65,7 @@ def test_rows_and_fields():
         assert row["name"] in speed.table(record)
     for name in ("sequential", "eager"):
         assert rows[name]["forwards"] == {"total": 50, "collect": 10, "elbo": 40}
-    assert rows["fast"]["forwards"]["elbo"] in (10, 20, 30, 40)
+    assert rows["fast"]["forwards"] == {"total": 15, "collect": 5, "elbo": 10}
     assert rows["fast"]["difference"] is None
     apart = rows["eager"]["difference"]
     assert apart["losses"] < 1e-4

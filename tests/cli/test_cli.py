@@ -24,7 +24,8 @@ def test_choices_are_listed(shell, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = shell("segment", "--help")
     for text in (
-        "elbo|attention|daam|ovam|diffsegmenter|diffseg|diffpng", "(the embedded model)",
+        "dense|elbo|attention|likelihood|daam|ovam|diffsegmenter|diffseg|diffpng",
+        "(the embedded model)",
         "default|paper|official|fast|uncalibrated", "auto|float32|float16|bfloat16",
     ):  # fmt: skip
         assert text in out

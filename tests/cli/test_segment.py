@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,8 +39,7 @@ def answer(shell, *arguments):
 def test_segment_writes_everything(shell, picture, sd1_folder, tmp_path):
     code, out, _ = shell(*segment(picture, sd1_folder, "--out", tmp_path / "out", "--seed", 3))
     assert code == 0
-    assert "dog" in out
-    assert "score" in out
+    assert "score" not in out  # which says nothing of dense maps
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "mask.png", "overlay.png", "result.json",
         "heatmap_1_dog.png", "heatmap_2_hot-dog.png", "heatmap_3_car.png",
@@ -53,8 +53,14 @@ def test_segment_writes_everything(shell, picture, sd1_folder, tmp_path):
     assert record["model"]["family"] == "sd"
     assert [row["phrase"] for row in record["classes"]] == ["dog", "hot dog", "a red car"]
     shares = np.bincount(np.asarray(mask).ravel(), minlength=4) / (90 * 60)
+    said = dict(zip(("dog", "hot dog", "car", "(background)"), out.splitlines(), strict=False))
     for row, share in zip(record["classes"], shares[1:], strict=True):
         assert row["pixel_share"] == pytest.approx(share, abs=1e-6)
+        line, about = said[row["name"]], row["trust"]
+        assert line.startswith(f"{row['name']} ")
+        assert f" {share:.1%} of the pixels  {about['verdict']}" in line
+        assert f"(presence {about['numbers']['presence']:.2f})" in line
+    assert said["(background)"] == f"(background)  {shares[0]:6.1%} of the pixels"
 
 
 def test_json_is_alone_on_stdout(picture, sd1_folder, tmp_path):
@@ -101,11 +107,36 @@ def test_fast_and_low_memory(shell, picture, sd1_folder, monkeypatch):
     monkeypatch.setattr(BatchSize, "of", spy)
     record = answer(shell, *segment(picture, sd1_folder, "--preset", "fast", "--memory", "low"))
     assert asked == {"low"}
-    assert record["config"]["elbo_tolerance"] == AlignConfig.fast().elbo_tolerance
-    visited = len(record["timesteps"]["elbo"])
-    assert visited in (5, 10, 15, 20)
-    assert record["forwards"] == {"collect": 10, "elbo": 3 * visited}
-    assert [len(row["losses"]) for row in record["classes"]] == [visited] * 3
+    assert (record["method"], record["config"]["elbo_range"]) == ("dense", [0.2, 0.8])
+    assert record["config"]["evidence_blur"] == AlignConfig.fast().evidence_blur
+    assert len(record["timesteps"]["elbo"]) == len(record["timesteps"]["collect"]) == 5
+    assert record["forwards"] == {"collect": 5, "elbo": 4 * 5}  # and the empty text
+    assert [len(row["losses"]) for row in record["classes"]] == [5] * 3
+
+
+def test_absent_classes_are_dropped(shell, picture, sd1_folder, tmp_path):
+    """All of them, by the evidence of a model that has learnt nothing."""
+    asked = segment(picture, sd1_folder, "--preset", "fast", "--out", tmp_path / "out")
+    code, out, err = shell(*asked, "--absent", "drop")
+    assert code == 0
+    for name in ("dog", "hot dog", "car"):
+        assert re.search(rf"^{name} +0\.0% of the pixels  absent \(presence ", out, re.M)
+        assert f"warning: class {name!r} is likely not in the picture" in err
+    assert "(background)  100.0% of the pixels" in out
+    record = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert record["config"]["absent"] == "drop"
+    assert record["forwards"] == {"collect": 0, "elbo": 4 * 5}  # nobody is looked for
+    assert not np.asarray(Image.open(tmp_path / "out" / "mask.png")).any()
+
+
+def test_the_score_is_printed_where_it_calibrates(shell, picture, sd1_folder, tmp_path):
+    asked = segment(picture, sd1_folder, "--preset", "fast", "--out", tmp_path / "out")
+    code, out, _ = shell(*asked, "--method", "elbo")
+    assert code == 0
+    record = json.loads((tmp_path / "out" / "result.json").read_text())
+    for row, line in zip(record["classes"], out.splitlines()[:3], strict=True):
+        assert row["trust"] is None
+        assert line.endswith(f"{row['pixel_share']:.1%} of the pixels  score {row['score']:.3f}")
 
 
 def test_folder_is_named_after_the_picture(shell, picture, sd1_folder, tmp_path, monkeypatch):
@@ -140,11 +171,14 @@ def damaged(picture):
         ({"more": ("--dtype", "int8")}, "'int8' is not one of 'auto', 'float32', 'float16'"),
         ({"more": ("--batch-size", "lots")}, "batch_size is 'lots'; allowed"),
         ({"more": ("--memory", "tiny")}, "'tiny' is not one of 'normal', 'low'"),
-        ({"more": ("--method", "damm")}, "'damm' is not one of 'elbo', 'attention', 'daam'"),
+        (
+            {"more": ("--method", "damm")},
+            "'damm' is not one of 'dense', 'elbo', 'attention',",
+        ),
         ({"more": ("--method", "ovam-optimized")}, "'ovam-optimized' is not one of"),
         ({"more": ("--preset", "best")}, "'best' is not one of 'default', 'paper', 'official'"),
         ({"more": ("--preset", "paper", "--method", "daam")}, "is made for 'elbo'"),
-        ({"more": ("--calibrate", "none")}, "calibrate of elbo is 'none'; allowed: 'elbo'"),
+        ({"more": ("--calibrate", "none")}, "calibrate of dense is 'none'; allowed: 'evidence'"),
         ({"more": ("--seed", "-1")}, "'--seed'"),
         ({"more": ("--out", "street photo.jpg")}, "is a file; name a folder"),
         ({"model": "nowhere"}, "neither a folder nor a hub id"),
@@ -175,10 +209,13 @@ def test_bad_input_is_one_line_and_code_two(
 
 def test_other_methods(shell, picture, sd1_folder):
     asked = segment(picture, sd1_folder, "--method", classes=("dog", "cat"))
-    chosen = (("elbo",), ("attention",), ("daam",), ("daam", "--calibrate", "elbo"))
+    chosen = (
+        ("elbo",), ("attention",), ("daam",), ("daam", "--calibrate", "elbo"), ("likelihood",)
+    )  # fmt: skip
     records = {arguments: answer(shell, *asked, *arguments) for arguments in chosen}
     scores = {key: [row["score"] for row in one["classes"]] for key, one in records.items()}
-    assert [one["method"] for one in records.values()] == ["elbo", "attention", "daam", "daam"]
+    methods = [one["method"] for one in records.values()]
+    assert methods == ["elbo", "attention", "daam", "daam", "likelihood"]
     assert scores["attention",] == scores["daam",] == [1, 1]
     assert min(scores["elbo",]) < 1
     assert min(scores["daam", "--calibrate", "elbo"]) < 1
