@@ -1,8 +1,9 @@
-"""Plots of the study: strengths of the exponents, and effects by group."""
+"""Plots of the studies: strengths of the exponents, effects by group, passes, reliability."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pixalign.bench.plots import (
     LINE_COLOURS,
@@ -16,6 +17,7 @@ from pixalign.bench.plots import (
 from pixalign.bench.tables import Point, Result, point
 from pixalign.methods import METHODS
 
+STEPS = "lab-evidence-steps"
 _COLLECTED = ("collect_range", "collect_timesteps", "elbo_timesteps", "elbo_weighting")
 
 
@@ -72,3 +74,45 @@ def groups(result: Result, names: Sequence[str]) -> Plot:
     axes[0].set_ylabel(f"IoU minus {result['baseline']}, points")
     alt = "Differences by area, visible share and frequency"
     return finished(figure, "By group", alt, grid="y", legends=3)
+
+
+def passes(results: Mapping[str, Result]) -> Plot:
+    """mIoU over the passes a class that the ELBO takes: a panel for each result, by its title."""
+    figure, grid = new_figure(1, len(results), size=(3.6 * len(results), 3.6), squeeze=False)
+    for axes, (title, result) in zip(grid[0], results.items(), strict=True):
+        for method, colour in zip(("elbo", "dense"), LINE_COLOURS[1:], strict=False):
+            values = {
+                float(name.split(", ")[1]): point(row["oracle"])
+                for name, row in result["rows"].items()
+                if name.startswith(f"{method}, ")
+            }
+            draw_line(axes, dict(sorted(values.items())), method, colour)
+        for name, steps, mark in (("paper", 20, "s"), ("fast", 5, "*")):
+            axes.plot([steps], [result["rows"][name]["oracle"]["miou"]], mark, ms=9, label=name)
+        base = result["rows"]["attention"]["oracle"]["miou"]
+        axes.axhline(base, color="grey", lw=0.8, ls="--", label="attention")
+        axes.set_xscale("log")
+        axes.set_xticks([1, 2, 3, 5, 10, 20], [1, 2, 3, 5, 10, 20])
+        axes.set_title(f"{title} ({result['done']} scenes)")
+        axes.set_xlabel("timesteps of the ELBO")
+    grid[0][0].set_ylabel("mIoU, %")
+    return finished(figure, "Quality against passes", "mIoU over the timesteps of the ELBO")
+
+
+def reliability(records: Mapping[str, Mapping[str, Any]]) -> Plot:
+    """How often the most probable label is right, by its probability: a panel for each model."""
+    figure, grid = new_figure(1, len(records), size=(3.4 * len(records), 3.6), squeeze=False)
+    kinds = {"before, objects": "temperature 0.1", "after, objects": "fitted on val"}
+    for axes, (title, record) in zip(grid[0], records.items(), strict=True):
+        axes.plot([0, 1], [0, 1], color="grey", lw=0.8, ls="--")
+        for (kind, label), colour in zip(kinds.items(), LINE_COLOURS[1:], strict=False):
+            own = record["reliability"][kind]
+            triples = zip(own["pixels"], own["confidence"], own["accuracy"], strict=True)
+            kept = [(said, right) for count, said, right in triples if count]
+            said, right = zip(*kept, strict=True)
+            axes.plot(said, right, "o-", ms=3, color=colour, label=f"{label}, {own['error']:.1%}")
+        axes.set_title(f"{title} ({record['scenes']} scenes)")
+        axes.set_xlabel("said probability")
+    grid[0][0].set_ylabel("share that is right")
+    alt = "Reliability on objects and their borders, with the expected calibration error"
+    return finished(figure, "Reliability", alt, legends=len(records))

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.plots import STEPS, passes, reliability
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.backbones.locations import LAB_MODELS
+from pixalign.bench.store import RESULT
 from pixalign.bench.study_figures import summarise_edits, summarise_generation
+from pixalign.bench.summary import read_result
 from pixalign.bench.tables import effect_text
 from pixalign.core.files import write_bytes
 from pixalign.pictures.pages import environment
@@ -54,6 +57,11 @@ def report(docs: Path, *, figures: bool = True) -> list[Path]:
     results = read_results(docs / "lab")
     if figures:
         draw_study(results["study"], docs / "lab" / "study")
+        about = read_method(docs / "method")
+        plots = {"passes": about["steps"], "reliability": about["trust"]}
+        for (name, found), draw in zip(plots.items(), (passes, reliability), strict=True):
+            if found:
+                write_bytes(docs / "method" / f"{name}.png", draw(found).png)
     values = {"lab": results}
     for name, read in TASKS.items():
         if (docs / f"{name}.md.j2").is_file():
@@ -103,9 +111,27 @@ def read_editing(folder: Path) -> dict[str, Any]:
     return {**about, **summarise_edits(result), "memory": _json(folder / "memory.json")}
 
 
+def read_method(folder: Path) -> dict[str, Any]:
+    """By model the tables of the evidence (docs/benchmark), and what `python -m lab trust` says."""
+    tables: dict[str, dict[str, Any]] = {"lab-evidence": {}, "lab-evidence-controls": {}, STEPS: {}}
+    for path in sorted((folder.parent / "benchmark").glob(f"lab-evidence*/{RESULT}")):
+        result = read_result(path)
+        tables[result["spec"]][result["model"]["name"].removeprefix("lab-")] = result
+    order = ("embedded", "sd2", "sdxl", "sd3")
+    trust = {name: folder / f"{name.replace('embedded', 'sd1')}.json" for name in order}
+    return {
+        "models": [name for name in order if name in tables["lab-evidence"]],
+        "evidence": tables["lab-evidence"],
+        "controls": tables["lab-evidence-controls"],
+        "steps": {name: tables[STEPS][name] for name in order if name in tables[STEPS]},
+        "trust": {name: _json(path) for name, path in trust.items() if path.is_file()},
+    }
+
+
 TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "generation": read_generation,
     "editing": read_editing,
+    "method": read_method,
 }
 
 

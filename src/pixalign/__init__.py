@@ -10,7 +10,7 @@ from pixalign.editing import Edit
 from pixalign.generation import Generation
 from pixalign.model import Model, load
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "AlignConfig",
