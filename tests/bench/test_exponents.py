@@ -1,4 +1,4 @@
-"""Exponents and evidence of controls: by hand, as properties, and in a run beside the best order."""
+"""Exponents and evidence of controls: by hand, as properties, and in a run."""
 
 from itertools import permutations
 

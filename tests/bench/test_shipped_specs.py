@@ -7,7 +7,7 @@ from pixalign.bench.spec import load_spec, spec_names
 from pixalign.diffusion.timesteps import STRATEGIES
 from pixalign.methods import METHODS
 
-OWN = ["lab-evidence", "lab-evidence-controls"]  # tables that the paper has not
+OWN = ["lab-evidence", "lab-evidence-controls", "lab-evidence-steps"]  # not in the paper
 STUDY = [name for name in spec_names() if name.startswith("study-")]
 TWINS = [name for name in spec_names() if name.startswith("lab-") and name not in OWN]
 ORIGINALS = [name for name in spec_names() if name not in (*TWINS, *STUDY, *OWN)]
@@ -190,6 +190,11 @@ def test_the_evidence_has_its_controls():
             assert row.baseline == name.removesuffix(" + evidence")
             assert (row.method, row.options) == (plain.method, plain.options)
             assert (row.config.calibrate, plain.config.calibrate) == ("evidence", "none")
+    for row in load_spec("lab-evidence-steps").rows:
+        assert row.config.resolved().edges == "none"
+        method, _, count = row.name.partition(", ")
+        if count:
+            assert (row.method, row.config.elbo_count) == (method, int(count))
 
 
 def test_paper_numbers():
