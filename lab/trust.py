@@ -122,9 +122,7 @@ def _truths(model: Model, result: Alignment, subject: Subject) -> list[tuple[str
     is of another class, and blind otherwise.
     """
     assert result.trust is not None
-    plain = model.align(
-        subject.sample.image, subject.phrases, method="attention", seed=subject.seed
-    )
+    plain = model.align(subject.sample.image, result.phrases, method="attention", seed=subject.seed)
     mask = torch.from_numpy(plain.mask().astype(np.int64))
     found = []
     for number, said in enumerate(result.trust, 1):
@@ -152,6 +150,17 @@ def _rates(verdicts: Counter[tuple[str, str]]) -> dict[str, dict[str, float | in
             "said": said,
             "true": true,
         }
+    doubted, right = (
+        sum(n for (truth, said), n in verdicts.items() if said != "sure" and truth != but)
+        for but in ("", "sure")
+    )
+    lost = sum(n for (truth, _), n in verdicts.items() if truth != "sure")
+    rates["any doubt"] = {
+        "precision": round(right / doubted, 3) if doubted else None,
+        "recall": round(right / lost, 3) if lost else None,
+        "said": doubted,
+        "true": lost,
+    }
     return rates
 
 

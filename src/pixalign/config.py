@@ -32,7 +32,7 @@ FALLBACK: Mapping[str, Any] = MappingProxyType(
         "edges": "none",
         "threshold": 0.4,
         "temperature": 0.1,
-        "absent_below": 0.1,
+        "absent_below": 0.06,
     }
 )
 # What a model's own settings may say; see `AlignConfig.resolved`. The last two are numbers, or map

@@ -57,6 +57,7 @@ def test_rates_by_hand():
     assert found["absent"] == {"precision": 0.8, "recall": 1.0, "said": 10, "true": 8}
     assert found["sure"]["recall"] == 0.75
     assert found["blind"]["precision"] is None
+    assert found["any doubt"] == {"precision": 0.8, "recall": 1.0, "said": 10, "true": 8}
 
 
 def test_a_scene_of_the_lab():
@@ -66,6 +67,7 @@ def test_a_scene_of_the_lab():
     assert found["average_precision"] is None
     absent = found["verdicts"]["absent"]
     assert absent["true"] == 5
-    assert sum(found["counts"].values()) == sum(each["true"] for each in found["verdicts"].values())
+    rates = [found["verdicts"][name] for name in ("sure", "blind", "confused", "absent")]
+    assert sum(found["counts"].values()) == sum(each["true"] for each in rates)
     for kind in ("before, all", "after, all"):
         assert sum(found["reliability"][kind]["pixels"]) == 128 * 128
