@@ -28,6 +28,7 @@ from pixalign.core.provenance import versions
 from pixalign.core.values import Phrase, Scores, Size
 from pixalign.pictures import drawing as viz
 from pixalign.pictures.saving import mask_image, write_png
+from pixalign.text.prompts import Prompt
 
 Floats = NDArray[np.float32]
 
@@ -202,48 +203,52 @@ def _listed_heatmaps(path: Path) -> set[str]:
 
 def conclude(
     task: AlignmentTask,
-    shown: AlignmentTask | None,
-    output: MethodOutput | None,
+    made: tuple[AlignmentTask, MethodOutput] | None,
     notes: Sequence[str],
     record: Mapping[str, Any],
 ) -> Alignment:
-    """The result of a task, from what the method made of the classes that are ``shown``.
+    """The result of a task.
 
-    Evidence acts on the heatmaps where it calibrates them. Classes that are not shown have empty
-    maps. The warnings are the ``notes``, the method's own, and the classes that are in doubt. What
-    the provenance says begins with the ``record``.
+    ``made`` is the task with the classes that are shown, and what the method made of them; None
+    where none is. Classes that are not shown have empty maps. The warnings are the ``notes``, the
+    method's own, and the classes in doubt. What the provenance says begins with the ``record``.
     """
-    plan, config = task.plan, task.config
-    scores = task.scores or Scores.neutral(len(plan.phrases))
-    heatmaps = torch.zeros(len(plan.phrases), *task.size)
-    ratio = torch.full((len(plan.phrases), *task.latent), -torch.inf)
-    verdicts: tuple[Trust, ...] = absent(task.evidence) if task.evidence is not None else ()
-    if shown is not None and output is not None:
-        kept = [plan.phrases.index(phrase) for phrase in shown.plan.phrases]
-        evidence = shown.evidence
-        if evidence is not None:
-            own = trust(shown.plan.phrases, evidence, output.cross.cpu(), config)
-            placed = dict(zip(kept, own, strict=True))
-            verdicts = tuple(placed.get(index, about) for index, about in enumerate(verdicts))
-            ratio[kept] = log_ratio(evidence, config)
-        made = finish(output.heatmaps, output.cells, task.encoded.image, evidence, config)
-        heatmaps[kept] = made
-    prompts = shown.prompts if shown is not None else ()
+    phrases, config, evidence = task.plan.phrases, task.config, task.evidence
+    scores = task.scores or Scores.neutral(len(phrases))
+    heatmaps = torch.zeros(len(phrases), *task.size)
+    ratio = torch.full((len(phrases), *task.latent), -torch.inf)
+    verdicts = list(absent(evidence)) if evidence is not None else []
+    prompts: tuple[Prompt, ...] = ()
+    layers: dict[str, Any] = {}
+    warnings: tuple[str, ...] = ()
+    if made is not None:
+        shown, output = made
+        prompts, layers, warnings = shown.prompts, dict(output.layers), output.warnings
+        kept = [phrases.index(phrase) for phrase in shown.plan.phrases]
+        own = shown.evidence
+        about = (output.cells, task.encoded.image, own, config)
+        heatmaps[kept] = finish(output.heatmaps, *about)
+        if own is not None:
+            ratio[kept] = log_ratio(own, config)
+            found = trust(shown.plan.phrases, own, output.cross.cpu(), config)
+            for index, verdict in zip(kept, found, strict=True):
+                verdicts[index] = verdict
     collecting = task.noised.steps.time.tolist() if prompts else []
     texts = task.errors.texts if task.errors is not None else ()
     return Alignment(
         image=task.encoded.image,
-        phrases=plan.phrases,
+        phrases=phrases,
         losses=scores.losses.numpy(),
         elbo=scores.elbo.numpy(),
         scores=scores.scores.numpy(),
         heatmaps=heatmaps.numpy(),
         config=config,
         evidence=ratio.numpy() if verdicts else None,
-        trust=verdicts or None,
-        warnings=(*notes, *(output.warnings if output else ()), *doubts(plan.phrases, verdicts)),
+        trust=tuple(verdicts) or None,
+        warnings=(*notes, *warnings, *doubts(phrases, verdicts)),
         provenance={
             **record,
+            "layers": layers,
             "prompts": [prompt.text for prompt in prompts],
             "timesteps": {"collect": collecting, "elbo": list(scores.timesteps)},
             "forwards": {

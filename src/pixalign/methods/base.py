@@ -223,21 +223,16 @@ class Method(ABC):
             for task, (collecting, scoring) in zip(tasks, drawn, strict=True)
         ]
         tasks = self._measured(tasks)
-        shown = [self._without_absent(task) for task in tasks]
-        there = self._measured([task for task in shown if task is not None])
-        outputs = iter(self.heatmaps(there, self.collect(there)) if there else ())
-        method = {"method": self.name, "supervised": self.supervised}
-        measured, results = iter(there), []
-        for task, part in zip(tasks, shown, strict=True):
-            asked = None if part is None else next(measured)
-            output = None if part is None else next(outputs)
-            layers = {} if output is None else dict(output.layers)
-            if output is not None:
-                check_finite(output.cross, "attention maps", self.backbone.dtype)
-            notes = self.model.batch_size.notes[noted:]
-            about = {**method, "layers": layers, **record}
-            results.append(conclude(task, asked, output, notes, about))
-        return results
+        shown = {index: self._without_absent(task) for index, task in enumerate(tasks)}
+        places = [index for index, task in shown.items() if task is not None]
+        there = self._measured([task for task in shown.values() if task is not None])
+        outputs = self.heatmaps(there, self.collect(there)) if there else []
+        made = dict(zip(places, zip(there, outputs, strict=True), strict=True))
+        for output in outputs:
+            check_finite(output.cross, "attention maps", self.backbone.dtype)
+        about = {"method": self.name, "supervised": self.supervised, **record}
+        notes = self.model.batch_size.notes[noted:]
+        return [conclude(task, made.get(i), notes, about) for i, task in enumerate(tasks)]
 
     def _measured(self, tasks: Sequence[AlignmentTask]) -> Sequence[AlignmentTask]:
         """The tasks with the errors under those of their texts that lack them, and the scores."""
