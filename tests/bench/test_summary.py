@@ -390,3 +390,24 @@ def test_pairs_by_their_visible_share(made, tmp_path):
         assert group["pairs"] == len(ious)
         assert group["iou"] == pytest.approx(np.mean(ious), abs=2e-3)
     assert summary(tmp_path / "other")["rows"]["calibrated"]["visible"] is None
+
+
+def test_lost_classes_are_found_again(tmp_path):
+    """Counted pair by pair from the images' tallies."""
+    run = build(tmp_path)
+    result = summarise_run(run, 5)
+    found = result["found_again"]
+    plain = found["row"]
+    assert run.header["rows"][0]["name"] == plain
+    ious = {}
+    for name, row in result["rows"].items():
+        at = row["oracle"]["threshold"]
+        ious[name] = [
+            float(iou)
+            for image in run.images()
+            for iou in image.tallies[name][0].at(at).ious()[1:, 0]
+        ]
+    lost = [index for index, iou in enumerate(ious[plain]) if iou < 0.1]
+    assert found["lost"] == len(lost)
+    for name, values in ious.items():
+        assert found["found"][name] == sum(values[index] > 0.3 for index in lost)

@@ -35,6 +35,7 @@ _COPIED = (
 )  # fmt: skip
 
 _OF_ROWS = ("method", "baseline", "supervised", "scores", "exponents", "config")
+LOST, FOUND = 10, 30  # percent of IoU
 
 
 def summarise_run(run: Run, draws: int = 1000) -> dict[str, Any]:
@@ -80,6 +81,7 @@ def summarise_run(run: Run, draws: int = 1000) -> dict[str, Any]:
         "best_constant": constant,
         "correlations": correlations(images, header, ious, weights),
         "highest_loss": highest_loss(images, header),
+        "found_again": found_again(measured, present),
         **_extremes(images, measured[focus] if focus else None),
         "rows": rows,
     }
@@ -173,6 +175,21 @@ def _row(
         "frequency": compared.by_frequency(header),
         "groups": compared.by_dial(),
     }
+
+
+def found_again(
+    measured: Mapping[str, MeasuredRow], rows: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Of the classes that plain attention loses in a picture, how many each row finds.
+
+    Lost is an IoU below `LOST` percent, found one above `FOUND`, each at the row's best threshold.
+    """
+    plain = next((name for name, row in rows.items() if row["method"] == "attention"), None)
+    if plain is None:
+        return None
+    lost = (measured[plain].label > 0) & (measured[plain].ious("oracle") < LOST)
+    found = {name: int((own.ious("oracle")[lost] > FOUND).sum()) for name, own in measured.items()}
+    return {"row": plain, "lost": int(lost.sum()), "found": found}
 
 
 def _extremes(images: Sequence[ImageRow], row: MeasuredRow | None) -> dict[str, Any]:
