@@ -82,6 +82,7 @@ def tune(model: AlignmentModel, count: int, *, show: bool = True) -> dict[str, A
         "centred": centred,
         "cross_weights": {layer: weight for layer, weight in weights.items() if weight},
         "collect_range": list(ranges[chosen]),
+        **{key: model.settings[key] for key in ("absent_below",) if key in model.settings},
     }
     fitted = fit_methods(model, settings, scenes, show=show)
     return {

@@ -308,7 +308,8 @@ class AlignConfig:
         method = chosen.method or FALLBACK["method"]
         for name in BY_METHOD:
             if isinstance(known.get(name), Mapping):
-                known[name] = known[name].get(method, FALLBACK[name])
+                own = known[name].get(method)
+                known[name] = FALLBACK[name] if own is None else own
         free: dict[str, Any] = {
             name: known.get(name, otherwise)
             for name, otherwise in FALLBACK.items()

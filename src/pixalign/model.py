@@ -196,7 +196,10 @@ class Model:
         """
         self.backbone.check_alignable()
         config = self.resolve(config or AlignConfig.fast(), "dense")
-        return rank_present(self, image, classes, config, seed)
+        try:
+            return rank_present(self, image, classes, config, seed)
+        finally:
+            self.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
 
     def generate(self, prompt: Any, **options: Any) -> Any:
         """Draw a prompt so that everything it names is there: see `pixalign.generation.generate`.

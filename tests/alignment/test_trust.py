@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pixalign as pa
-from helpers import model_of, small
+from helpers import model_of, refuse_above, small
 from pixalign.alignment.trust import doubts, presence, trust
 from pixalign.bench.datasets import open_dataset
 from pixalign.core.values import Evidence
@@ -126,7 +126,42 @@ def test_the_embedded_model_knows_what_is_there():
     others = [name for name in dataset.classes if name not in there][::6][:16]
     found = model.present(sample.image, [*others, *there])
     assert {each.name for each in found[: len(there)]} == set(there)
-    fast = pa.AlignConfig.fast()
-    alone = model.align(sample.image, there, config=fast)
-    mixed = model.align(sample.image, [*there, *others[:5]], config=fast, absent="drop")
+    alone = model.align(sample.image, there)
+    mixed = model.align(sample.image, [*there, *others[:5]], absent="drop")
     assert (alone.mask() == mixed.mask()).mean() > 0.99
+
+
+def test_given_scores_hold_whatever_is_measured(photo):
+    model = model_of(small("sd1"))
+    for config in ({"absent": "drop", "absent_below": -1}, {"cross_weights": "agreement"}):
+        given = pa.AlignConfig(**config, **QUICK)
+        result = model.align(photo, ["dog", "cat"], method="elbo", scores=[0.5, 0.9], config=given)
+        assert result.scores.tolist() == pytest.approx([0.5, 0.9])
+        assert result.trust is not None
+    plain = pa.AlignConfig(**QUICK)
+    alone = model.align(photo, ["dog", "cat"], method="elbo", scores=[0.5, 0.9], config=plain)
+    kept = pa.AlignConfig(absent="drop", absent_below=-1, **QUICK)
+    same = model.align(photo, ["dog", "cat"], method="elbo", scores=[0.5, 0.9], config=kept)
+    np.testing.assert_allclose(same.heatmaps, alone.heatmaps, atol=1e-5)
+
+
+def test_exponents_are_those_that_acted(photo):
+    model = model_of(small("sd1"), config=pa.AlignConfig(**QUICK))
+    assert model.align(photo, ["dog", "cat"], method="dense").exponents.tolist() == [1, 1]
+    assert model.align(photo, ["dog", "cat"], method="elbo").exponents.max() > 1
+
+
+def test_passes_of_a_drop_are_counted(photo):
+    """Further texts wait until it is known which classes stay."""
+    model, seen = model_of(small("sd1")), []
+    config = pa.AlignConfig(absent_below=-1, **QUICK)
+    handle = refuse_above(10_000, model.backbone.denoiser, seen)
+    try:
+        result = model.align(
+            photo, ["dog", "cat", "car"], method="likelihood", config=config, absent="drop"
+        )
+    finally:
+        handle.remove()
+    # Three classes and the empty text; then three texts without a class, and the empty one again.
+    assert sum(seen) == 2 * (4 + 4)
+    assert result.provenance["forwards"]["elbo"] == 2 * 7

@@ -140,7 +140,7 @@ def _errors(
     noise = passes.timesteps.noise
     losses = noise.new_empty(len(passes))
     missed = torch.empty_like(noise if empty is not None else noise[:0])  # r, [B * T, C, h, w]
-    maps = noise.new_empty(2, len(passes) if empty is not None else 0, *noise.shape[2:])
+    maps = torch.empty(2, len(passes) if empty is not None else 0, *noise.shape[2:])
 
     def work(first: int, last: int) -> None:
         # Out of memory or not, a compiled batch has one of two sizes.
@@ -159,7 +159,7 @@ def _errors(
                 added = error + rest
                 products = torch.stack([rest * added, added.square()]).mean(2)
                 scale = rest.square().mean((1, 2, 3))[:, None, None]
-                maps[:, first:end] = (products / scale)[:, : end - first]
+                maps[:, first:end] = (products / scale)[:, : end - first].cpu()
             first = end
 
     filled = backbone.compiled

@@ -82,5 +82,5 @@ def weigh(heatmaps: Tensor, evidence: Evidence, config: AlignConfig) -> Tensor:
     for target, heatmap, lead, there in zip(weighed, heatmaps, ratio, told, strict=True):
         veto = (resize(lead[None], size)[0] + config.evidence_margin).clamp_max(0)
         factor = resize(there[None], size)[0] ** share * torch.exp(config.evidence_strength * veto)
-        target.copy_(heatmap ** (1 - share) * factor)
-    return minmax(weighed, (1, 2))
+        target.copy_(minmax((heatmap ** (1 - share) * factor)[None], (1, 2))[0])
+    return weighed

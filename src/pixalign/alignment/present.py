@@ -31,10 +31,10 @@ class Candidate:
 def rank_present(
     model: AlignmentModel, image: Any, classes: Classes, config: AlignConfig, seed: int
 ) -> list[Candidate]:
-    """The candidates, the most present first; one pass a class and timestep, and one without text.
+    """The candidates, the most present first: a pass for each class and timestep.
 
-    ``config`` is resolved, for a method by position. Presence does not depend on the other
-    candidates, so the list may be long.
+    For each 64 of them there is one more a timestep, without text. ``config`` is resolved, for a
+    method by position. Presence does not depend on the other candidates, so the list may be long.
     """
     backbone = model.backbone
     phrases = as_phrases(classes)

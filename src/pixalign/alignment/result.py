@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -83,7 +84,12 @@ class Alignment:
 
     @cached_property
     def exponents(self) -> Floats:
-        """float32 [N]: the power that each map was raised to, 1 / scores unless centred."""
+        """float32 [N]: the power that each map was raised to, 1 / scores unless centred.
+
+        1 where scores do not act on the maps.
+        """
+        if self.config.calibrate != "elbo":
+            return np.ones_like(self.scores)
         powers = exponents(torch.as_tensor(self.scores), bool(self.config.centred))
         return powers.float().numpy()
 
@@ -233,8 +239,12 @@ def conclude(
             found = trust(shown.plan.phrases, own, output.cross.cpu(), config)
             for index, verdict in zip(kept, found, strict=True):
                 verdicts[index] = verdict
+        if shown.scores is not None and task.scores is not None:
+            scores = dataclasses.replace(scores, scores=scores.scores.clone())
+            scores.scores[kept] = shown.scores.scores
     collecting = task.noised.steps.time.tolist() if prompts else []
-    texts = task.errors.texts if task.errors is not None else ()
+    last = made[0] if made is not None else task
+    texts = last.errors.texts if last.errors is not None else ()
     return Alignment(
         image=task.encoded.image,
         phrases=phrases,

@@ -36,6 +36,7 @@ class AlignmentTask:
     timesteps: NoisedTimesteps | None = None
     scoring: NoisedTimesteps | None = None
     errors: TextErrors | None = None
+    scores_given: bool = False
 
     @property
     def size(self) -> Size:

@@ -56,7 +56,8 @@ def absence_bound(config: AlignConfig) -> float:
     power was seen on the lab's val scenes, where 10, 5 and 3 of the timesteps were taken.
     """
     assert config.absent_below is not None
-    return float(config.absent_below * (20 / config.elbo_count) ** 0.4)
+    bound = config.absent_below
+    return float(bound * (20 / config.elbo_count) ** 0.4) if bound > 0 else bound
 
 
 def trust(

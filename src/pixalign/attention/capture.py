@@ -73,6 +73,10 @@ def capture(
     compiled: then it runs uncompiled meanwhile), and it is as before when the block ends, also
     by an error.
     """
+    if cross_weights == "agreement":
+        raise ValueError(
+            "cross_weights is 'agreement'; capturing measures no evidence to agree with"
+        )
     recorder = _Recorder(backbone, as_phrases(words), prompt, cross_weights)
     pipe, denoiser = backbone.pipe, backbone.denoiser
     original = pipe.encode_prompt

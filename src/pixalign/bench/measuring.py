@@ -70,8 +70,8 @@ class Measurement:
         if row.scores is not None:  # centred, a score that all classes share does nothing
             config = dataclasses.replace(config, centred=False)
         collecting, scoring = _names(config)
-        scored = config.measured and row.scores is None
-        shared = METHODS[row.method].separable
+        scored = config.by_position or (config.measured and row.scores is None)
+        shared = METHODS[row.method].separable and config.absent == "keep"
         return cls(row, config, collecting if shared else "", scoring if scored else "")
 
     @property
@@ -200,7 +200,8 @@ class Bench:
             subject.errors[readers[0].scoring] = errors
             subject.losses[readers[0].scoring] = classes.losses
             for row in readers:
-                subject.elbos[row.name] = row.elbo(classes, backbone.objective)
+                if row.row.scores is None:
+                    subject.elbos[row.name] = row.elbo(classes, backbone.objective)
                 if row.row.evidence == "own-noise":
                     with self.clock.charged({row.name: 1.0}):
                         alone = self._noised_apart(subject, latents[place : place + 1], plan, row)
@@ -280,10 +281,11 @@ class Bench:
                 heatmaps = heatmaps_under(maps, combined, torch.cat(powers), subject.size)
             each = torch.split(heatmaps, [len(drawn) for drawn in powers])
             for row, drawn in zip(part, each, strict=True):
-                about = (maps.grid, subject.sample.image, subject.evidence.get(row.name))
-                with self.clock.charged({row.name: 1.0}):
-                    ready = [finish(x, *about, row.config) for x in drawn]
-                yield subject, row, torch.stack(ready)
+                if row.config.calibrate == "evidence" or row.config.edges != "none":
+                    about = (maps.grid, subject.sample.image, subject.evidence.get(row.name))
+                    with self.clock.charged({row.name: 1.0}):
+                        drawn = torch.stack([finish(x, *about, row.config) for x in drawn])
+                yield subject, row, drawn
 
     def _by_methods(
         self, group: Sequence[tuple[Subject, EncodedImage]], rows: Sequence[Measurement]
@@ -295,7 +297,7 @@ class Bench:
                 options: dict[str, Any] = {"config": row.config, "seed": subject.seed}
                 if row.row.scores is not None:
                     options["scores"] = row.scores(None, len(subject.labels)).numpy()
-                elif row.scoring:
+                if row.scoring:
                     options["errors"] = subject.errors[row.scoring]
                 if method.supervised:
                     options["target_masks"] = subject.target_masks

@@ -139,8 +139,10 @@ class SpecRow(BaseModel, frozen=True):
             raise ValueError(
                 f"exponents of {what} is {self.exponents!r}; allowed with method elbo, no scores"
             )
-        if self.evidence != "own" and not separable:
-            raise ValueError(f"evidence of {what} is {self.evidence!r}; allowed with method dense")
+        if self.evidence != "own" and not (separable and self.config.absent == "keep"):
+            raise ValueError(
+                f"evidence of {what} is {self.evidence!r}; allowed with method dense, absent keep"
+            )
         return self
 
     @property

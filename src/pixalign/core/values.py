@@ -90,6 +90,11 @@ class Scores:
     scores: Tensor
     timesteps: tuple[float, ...]
 
+    def __getitem__(self, classes: list[int]) -> Scores:
+        """Those of some classes."""
+        columns = (self.losses, self.elbo, self.scores)
+        return Scores(*(column[classes] for column in columns), self.timesteps)
+
     @classmethod
     def neutral(cls, class_count: int) -> Scores:
         """The scores of an uncalibrated alignment: every class keeps its map."""

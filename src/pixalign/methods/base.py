@@ -90,7 +90,7 @@ class Method(ABC):
         """
 
     def collect(self, tasks: Sequence[AlignmentTask]) -> Sequence[Any]:
-        """Attention of pictures of one size, read before their scores are measured."""
+        """Attention of pictures of one size, read after their errors are measured."""
         return [None] * len(tasks)
 
     def prompts(
@@ -177,9 +177,23 @@ class Method(ABC):
         targets = [
             self.targets(*each) for each in zip(request.target_masks, plans, encoded, strict=True)
         ]
-        asked = [self.texts(plan, config) if measured.measured else () for plan in plans]
+        dropping = config.absent == "drop"  # then further texts wait until it is known what stays
+        asked: list[tuple[str, ...]] = [
+            (plan.elbo_texts if dropping else self.texts(plan, config)) if measured.measured else ()
+            for plan in plans
+        ]
         return [
-            AlignmentTask(picture, plan, caption, shown, config, texts, scores, masks)
+            AlignmentTask(
+                picture,
+                plan,
+                caption,
+                shown,
+                config,
+                texts,
+                scores,
+                masks,
+                scores_given=scores is not None,
+            )  # fmt: skip
             for picture, plan, caption, shown, texts, scores, masks in zip(
                 encoded, plans, captions, prompts, asked, known, targets, strict=True
             )
@@ -259,7 +273,7 @@ class Method(ABC):
 
     def _scored(self, task: AlignmentTask) -> AlignmentTask:
         """The task with the scores of its classes, where their errors are known."""
-        if task.errors is None or not task.texts:
+        if task.errors is None or not task.texts or task.scores_given:
             return task
         classes = task.errors.of(task.plan.elbo_texts)
         scores = classes.scores(task.config, self.backbone.objective)
@@ -271,8 +285,6 @@ class Method(ABC):
         if config.absent == "keep" or evidence is None:
             return task
         kept = (presence(evidence) >= absence_bound(config)).nonzero()[:, 0].tolist()
-        if len(kept) == len(task.plan.phrases):
-            return task
         if not kept:
             return None
         phrases = [task.plan.phrases[index] for index in kept]
@@ -283,6 +295,7 @@ class Method(ABC):
             prompts=self.prompts(plan, task.caption, config),
             texts=self.texts(plan, config),
             targets=None if task.targets is None else task.targets[kept],
+            scores=None if task.scores is None else task.scores[kept],
         )
 
 
