@@ -33,10 +33,10 @@ class AlignmentTask:
     texts: tuple[str, ...] = ()
     scores: Scores | None = None
     targets: Tensor | None = None
+    scores_given: bool = False
     timesteps: NoisedTimesteps | None = None
     scoring: NoisedTimesteps | None = None
     errors: TextErrors | None = None
-    scores_given: bool = False
 
     @property
     def size(self) -> Size:

@@ -92,8 +92,8 @@ class Scores:
 
     def __getitem__(self, classes: list[int]) -> Scores:
         """Those of some classes."""
-        columns = (self.losses, self.elbo, self.scores)
-        return Scores(*(column[classes] for column in columns), self.timesteps)
+        losses, elbo, scores = (x[classes] for x in (self.losses, self.elbo, self.scores))
+        return Scores(losses, elbo, scores, self.timesteps)
 
     @classmethod
     def neutral(cls, class_count: int) -> Scores:

@@ -184,16 +184,8 @@ class Method(ABC):
         ]
         return [
             AlignmentTask(
-                picture,
-                plan,
-                caption,
-                shown,
-                config,
-                texts,
-                scores,
-                masks,
-                scores_given=scores is not None,
-            )  # fmt: skip
+                picture, plan, caption, shown, config, texts, scores, masks, scores is not None
+            )
             for picture, plan, caption, shown, texts, scores, masks in zip(
                 encoded, plans, captions, prompts, asked, known, targets, strict=True
             )
