@@ -14,7 +14,7 @@ from pixalign.bench.store import RESULT
 from pixalign.bench.study_figures import summarise_edits, summarise_generation
 from pixalign.bench.summary import read_result
 from pixalign.bench.tables import effect_text
-from pixalign.core.files import write_bytes
+from pixalign.core.files import make_folder, write_bytes
 from pixalign.pictures.pages import environment
 
 
@@ -61,7 +61,7 @@ def report(docs: Path, *, figures: bool = True) -> list[Path]:
         plots = {"passes": about["steps"], "reliability": about["trust"]}
         for (name, found), draw in zip(plots.items(), (passes, reliability), strict=True):
             if found:
-                write_bytes(docs / "method" / f"{name}.png", draw(found).png)
+                write_bytes(make_folder(docs / "method") / f"{name}.png", draw(found).png)
     values = {"lab": results}
     for name, read in TASKS.items():
         if (docs / f"{name}.md.j2").is_file():
