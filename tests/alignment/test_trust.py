@@ -40,6 +40,8 @@ def test_verdicts_by_hand():
     assert len(notes) == 2
     assert "class 'cat' points where 'dog' explains the picture better" in notes[0]
     assert "class 'car' is likely not in the picture (presence 0.05)" in notes[1]
+    assert doubts(PHRASES, found, own_bounds=False)[2].startswith("these verdicts have the bounds")
+    assert doubts(PHRASES[:1], found[:1], own_bounds=False) == []
 
 
 def test_a_map_that_points_nowhere_is_blind():

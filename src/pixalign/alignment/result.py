@@ -212,12 +212,14 @@ def conclude(
     made: tuple[AlignmentTask, MethodOutput] | None,
     notes: Sequence[str],
     record: Mapping[str, Any],
+    own_bounds: bool,
 ) -> Alignment:
     """The result of a task.
 
     ``made`` is the task with the classes that are shown, and what the method made of them; None
     where none is. Classes that are not shown have empty maps. The warnings are the ``notes``, the
     method's own, and the classes in doubt. What the provenance says begins with the ``record``.
+    ``own_bounds`` says whether the model has bounds of its own for verdicts.
     """
     phrases, config, evidence = task.plan.phrases, task.config, task.evidence
     scores = task.scores or Scores.neutral(len(phrases))
@@ -255,7 +257,7 @@ def conclude(
         config=config,
         evidence=ratio.numpy() if verdicts else None,
         trust=tuple(verdicts) or None,
-        warnings=(*notes, *warnings, *doubts(phrases, verdicts)),
+        warnings=(*notes, *warnings, *doubts(phrases, verdicts, own_bounds)),
         provenance={
             **record,
             "layers": layers,

@@ -92,15 +92,20 @@ def absent(evidence: Evidence) -> tuple[Trust, ...]:
     return tuple(Trust("absent", None, {"presence": x}) for x in presence(evidence).tolist())
 
 
-def doubts(phrases: Sequence[Phrase], verdicts: Sequence[Trust]) -> list[str]:
-    """A warning for each class that is not sure."""
+def doubts(
+    phrases: Sequence[Phrase], verdicts: Sequence[Trust], own_bounds: bool = True
+) -> list[str]:
+    """A warning for each class that is not sure, and whose the bounds are if not the model's."""
     said = {
         "absent": "is likely not in the picture (presence {presence:.2f})",
         "confused": "points where {other!r} explains the picture better (lead {lead:.1f})",
         "blind": "points where no class explains the picture (lead {lead:.1f})",
     }
-    return [
+    found = [
         f"class {phrase.name!r} {said[about.verdict].format(other=about.other, **about.numbers)}"
         for phrase, about in zip(phrases, verdicts, strict=False)
         if about.verdict != "sure"
     ]
+    if found and not own_bounds:
+        found.append("these verdicts have the bounds of the lab's small models; this one has none")
+    return found

@@ -238,7 +238,8 @@ class Method(ABC):
             check_finite(output.cross, "attention maps", self.backbone.dtype)
         about = {"method": self.name, "supervised": self.supervised, **record}
         notes = self.model.batch_size.notes[noted:]
-        return [conclude(task, made.get(i), notes, about) for i, task in enumerate(tasks)]
+        own = "absent_below" in self.model.settings
+        return [conclude(task, made.get(i), notes, about, own) for i, task in enumerate(tasks)]
 
     def _measured(self, tasks: Sequence[AlignmentTask]) -> Sequence[AlignmentTask]:
         """The tasks with the errors under those of their texts that lack them, and the scores."""
