@@ -15,6 +15,7 @@ from lab.probabilities import ReliabilityCounter, logits
 from pixalign.alignment.elbo import text_errors
 from pixalign.alignment.plan import plan_prompts
 from pixalign.alignment.result import Alignment
+from pixalign.alignment.trust import VERDICTS
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.subject import Subject
 from pixalign.config import FALLBACK, AlignConfig
@@ -140,7 +141,7 @@ def _truths(model: Model, result: Alignment, subject: Subject) -> list[tuple[str
 def _rates(verdicts: Counter[tuple[str, str]]) -> dict[str, dict[str, float | int | None]]:
     """Precision and recall of each verdict."""
     rates: dict[str, dict[str, float | int | None]] = {}
-    for verdict in ("sure", "blind", "confused", "absent"):
+    for verdict in VERDICTS:
         right = verdicts[verdict, verdict]
         said = sum(n for (_, word), n in verdicts.items() if word == verdict)
         true = sum(n for (truth, _), n in verdicts.items() if truth == verdict)

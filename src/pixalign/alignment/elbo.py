@@ -168,10 +168,9 @@ def _errors(
     squares /= squares.mean((1, 2), keepdim=True)
     steps, texts, grid = passes.steps_each, len(passes.texts), noise.shape[2:]
     asked = empty is not None
-    by_step = maps.reshape(2, texts * asked, steps, *grid)
     return (
         losses.reshape(texts, steps).cpu(),
-        by_step.cpu(),
+        maps.reshape(2, texts * asked, steps, *grid),
         squares.reshape(len(passes.latents) * asked, steps, *grid).cpu(),
     )
 

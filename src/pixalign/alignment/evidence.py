@@ -39,8 +39,12 @@ def local_cosine(evidence: Evidence, share: float) -> Tensor:
 
     The cosine of what a text adds with what was missing, where both are spread evenly.
     """
-    tiny = torch.finfo(torch.float32).tiny
-    return blur(evidence.projection, share) / blur(evidence.energy, share).clamp_min(tiny).sqrt()
+    return cosine(blur(evidence.projection, share), blur(evidence.energy, share))
+
+
+def cosine(projection: Tensor, energy: Tensor) -> Tensor:
+    """Projections over the lengths of what the texts add; 0 where a text adds nothing."""
+    return projection / energy.clamp_min(torch.finfo(torch.float32).tiny).sqrt()
 
 
 def log_ratio(evidence: Evidence, config: AlignConfig) -> Tensor:

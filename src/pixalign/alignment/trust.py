@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pixalign.alignment.evidence import local_cosine, log_ratio
+from pixalign.alignment.evidence import cosine, local_cosine, log_ratio
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax, resize
 from pixalign.core.values import Evidence, Phrase, Size
@@ -44,9 +44,8 @@ def presence(evidence: Evidence) -> Tensor:
     classes, so that it does not depend on which others are asked for.
     """
     local = local_cosine(evidence, _PRESENCE_BLUR).amax((1, 2))
-    tiny = torch.finfo(torch.float32).tiny
-    length = evidence.energy.mean((1, 2)).clamp_min(tiny).sqrt()
-    return (local + evidence.projection.mean((1, 2)) / length) / 2
+    whole = cosine(evidence.projection.mean((1, 2)), evidence.energy.mean((1, 2)))
+    return (local + whole) / 2
 
 
 def absence_bound(config: AlignConfig) -> float:
@@ -70,14 +69,13 @@ def trust(
     points = region.sum((1, 2))  # a flat map has no region
     region = region / points.clamp_min(1)[:, None, None]
     leads = torch.einsum("ihw,jhw->ij", region, ratio)  # of class j in the region of i
-    there = presence(evidence).tolist()
-    verdicts = []
-    for index, present in enumerate(there):
+    bound, verdicts = absence_bound(config), []
+    for index, present in enumerate(presence(evidence).tolist()):
         lead, others = float(leads[index, index]), leads[index].clone()
         others[index] = -torch.inf
         best, who = (float(others.max()), int(others.argmax())) if len(others) > 1 else (lead, 0)
         verdict, other = "sure", None
-        if present < absence_bound(config):
+        if present < bound:
             verdict = "absent"
         elif lead < config.doubt_below or not points[index]:
             named = best >= config.doubt_below and points[index]
