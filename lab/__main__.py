@@ -7,7 +7,20 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pixalign.cli.common import Device, Json, option, print_json
+from lab.editing import ROWS, format_edits, run_editing_study
+from lab.generation import FIGURES, LAB_SETS, study_generation
+from pixalign.bench.generation_study import format_generation
+from pixalign.cli.common import (
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Steps,
+    load_model,
+    one_of,
+    option,
+    print_json,
+)
 
 lab = typer.Typer(
     help="Small models trained on synthetic scenes.",
@@ -109,6 +122,44 @@ def quality(
 
     options: dict[str, Any] = {"steps": steps, "guidance": guidance, "device": device}
     print_json(evaluate_quality(pipeline, classifier, out, per_class=per_class, **options))
+
+
+@lab.command()
+def generation(
+    out: Annotated[Path, option("Folder for the result file and the pictures.")],
+    model: Model = None,
+    set_: Annotated[list[str] | None, option("[default: all]", "--set", **one_of(LAB_SETS))] = None,
+    prompts: Annotated[int, option("The first so many of each set.", min=2)] = 70,
+    seeds: Annotated[int, option("Pictures of each prompt.", min=1)] = 2,
+    steps: Steps = 50,
+    controls: Annotated[
+        bool, option("Also draw with other strengths and orders of the weights.")
+    ] = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """Draw prompts of the lab's classes by every method, and see which objects are there."""
+    loaded = load_model(model, device, dtype)
+    options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps}
+    options |= {"sets": set_ or tuple(LAB_SETS), "controls": controls}
+    print(format_generation(study_generation(loaded, out, **options), FIGURES))
+
+
+@lab.command()
+def editing(
+    out: Annotated[Path, option("Folder for the result file and the pictures.")],
+    model: Model = None,
+    count: Annotated[int, option("Edits of test scenes.", min=2)] = 104,
+    row: Annotated[
+        list[str] | None, option("What to compare; repeatable. [default: all]", **one_of(ROWS))
+    ] = None,
+    steps: Steps = 50,
+    device: Device = "auto",
+) -> None:
+    """Turn objects of scenes into others, and see whether it happened, and only there."""
+    loaded = load_model(model, device, "float32")
+    options: dict[str, Any] = {"count": count, "steps": steps, "rows": row or tuple(ROWS)}
+    print(format_edits(run_editing_study(loaded, out, **options)))
 
 
 @lab.command()

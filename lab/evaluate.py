@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.classifier import found_class
+from lab.classifier import found_class, load_classifier, look
 from lab.networks import load_pipeline
 from pixalign.backbones.load import resolve_device
 from pixalign.bench.metrics import tertiles
-from pixalign.bench.scene_classifier import load_classifier, look
 from pixalign.core.files import write_json
 from pixalign.diffusion.sampling import to_pictures
 from pixalign.pictures.grid import in_rows, picture_grid

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.editing import summarise_edits
+from lab.generation import FIGURES
 from lab.plots import STEPS, passes, reliability
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.backbones.locations import LAB_MODELS
+from pixalign.bench.generation_study import summarise_generation
 from pixalign.bench.store import RESULT
-from pixalign.bench.study_figures import summarise_edits, summarise_generation
 from pixalign.bench.summary import read_result
 from pixalign.bench.tables import effect_text
 from pixalign.core.files import make_folder, write_bytes
@@ -73,11 +75,11 @@ def report(docs: Path, *, figures: bool = True) -> list[Path]:
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """By model the figures of `pixalign bench generation`, and how many missing objects return."""
+    """By model the figures of `python -m lab generation`, and how many missing objects return."""
     paths = {name: folder / f"{name}.json" for name in LAB_MODELS}
     found = {name: _json(path) for name, path in paths.items() if path.is_file()}
     for result in found.values():
-        result |= {"returned": returned(result), "sets": summarise_generation(result)}
+        result |= {"returned": returned(result), "sets": summarise_generation(result, FIGURES)}
     return {"models": found, "classifier": last_lines(folder.parent / "lab")["classifier"]}
 
 
@@ -105,7 +107,7 @@ def returned(result: Mapping[str, Any], label: str = "elbo") -> dict[str, int]:
 
 
 def read_editing(folder: Path) -> dict[str, Any]:
-    """The figures of `pixalign bench editing`, and of the inversion's memory."""
+    """The figures of `python -m lab editing`, and of the inversion's memory."""
     result = _json(folder / "sd1.json")
     about = {key: value for key, value in result.items() if key not in ("rows", "inversions")}
     return {**about, **summarise_edits(result), "memory": _json(folder / "memory.json")}

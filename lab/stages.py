@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from lab.classifier import (
+    SceneClassifier,
     blurred,
     cell_losses,
     cell_targets,
     found_class,
+    look,
     save_classifier,
     scene_figures,
 )
@@ -24,7 +26,6 @@ from lab.evaluate import accuracies, write_grid
 from lab.loop import Stage, compiled
 from lab.networks import build_vae, copy_as, latent_side, load_vae, parameter_count
 from lab.recipe import Recipe
-from pixalign.bench.scene_classifier import SceneClassifier, look
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.sample import COLOURS, sample_scenes

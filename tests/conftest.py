@@ -20,6 +20,7 @@ from PIL import Image
 import pixalign as pa
 import tiny
 from helpers import model_of
+from lab.__main__ import lab
 from pixalign import cli
 
 torch.set_num_threads(1)  # the tests run in parallel processes instead
@@ -84,20 +85,27 @@ def photo() -> Image.Image:
     return tiny.photo(120, 80)
 
 
-@pytest.fixture
-def shell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Run `pixalign` with those arguments: (exit code, stdout, stderr)."""
-
+def _shell(monkeypatch: Any, capsys: Any, name: str, command: Any) -> Any:
     def shell(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pixalign", *map(str, arguments)])
+        capsys.readouterr()  # what fixtures have printed
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
+            cli.run_command(command, name)
+        return int(ended.value.code or 0), *capsys.readouterr()
 
     return shell
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run `pixalign` with those arguments: (exit code, stdout, stderr)."""
+    return _shell(monkeypatch, capsys, "pixalign", cli.app)
+
+
+@pytest.fixture
+def lab_shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run `python -m lab` with those arguments: (exit code, stdout, stderr)."""
+    return _shell(monkeypatch, capsys, "lab", lab)
 
 
 @pytest.fixture(scope="session")

@@ -1,128 +1,27 @@
-"""The generation study in the lab, at the smallest size, and its figures."""
+"""The generation study at the smallest size, and its sets."""
 
-import json
-
-import numpy as np
 import pytest
-import torch
-from PIL import Image
 
-from helpers import model_of
-from lab.report import returned
 from pixalign.backbones import wrap
-from pixalign.backbones.locations import lab_folder
 from pixalign.bench import generation_study as study
-from pixalign.bench.generation_study import Constant, Reversed, Shuffled, rows_for
-from pixalign.bench.scene_classifier import load_classifier
-from pixalign.bench.study_figures import format_generation, summarise_generation
+from pixalign.bench.generation_study import METHOD_ROWS, rows_for
 from pixalign.generation import gradient_methods
-from pixalign.generation.methods import Elbo
-from pixalign.generation.plan import GenerationRequest, GenerationSettings
-from pixalign.generation.result import Generation
-from pixalign.scenes.atlas import class_names
-from pixalign.scenes.sample import COLOURS
-from pixalign.text.entities import given_entities
-from scene_pictures import scene_of
-
-
-@pytest.mark.parametrize("name", ["dog", "hot dog", "palm tree"])
-def test_phrases_are_read(name):
-    label = class_names().index(name)
-    assert study.parsed(name) == (label, None)
-    assert study.parsed(f"red {name}") == (label, COLOURS.index("red"))
-    with pytest.raises(ValueError, match="'red wolf' names no class"):
-        study.parsed("red wolf")
-
-
-def test_objects_are_seen_in_pictures():
-    names = class_names()
-    objects = [names.index(name) for name in ("dog", "taco")]
-    picture = scene_of(objects, [COLOURS.index(colour) for colour in ("red", "blue")])
-    prompts = {
-        "red dog, blue taco": ("11", "11"),
-        "blue dog, blue taco": ("11", "01"),
-        "dog, bus": ("10", "10"),
-    }
-    made = [
-        Generation(picture, text, 0, "plain", given_entities(text, text.split(", ")),
-                   np.zeros((0, 2)), np.zeros((0, 2)))
-        for text in prompts
-    ]  # fmt: skip
-    classifier = load_classifier(lab_folder("lab:classifier"), "cpu")
-    found = study.objects_in(made, classifier)
-    assert list(zip(found["found"], found["coloured"], strict=True)) == list(prompts.values())
-
-
-def made_up(seeds=2):
-    """Three prompts of two objects, by two methods."""
-    plain = {"found": ["11", "10", "00", "11", "11", "10"], "clip": [30.0, 20, 10, 30, 30, 20]}
-    elbo = {"found": ["11", "11", "01", "11", "10", "11"], "clip": [30.0, 30, 20, 30, 20, 30]}
-    rows = {"plain": plain, "elbo": elbo}
-    for seconds, row in enumerate(rows.values(), 1):
-        row |= {"coloured": row["found"], "seconds": float(seconds)}
-    return {"prompts": 3, "seeds": seeds, "sets": {"lab-pairs": rows}}
-
-
-def test_figures_of_generation():
-    found = summarise_generation(made_up())["lab-pairs"]
-    assert found["plain"]["recall"]["value"] == pytest.approx(100 * 8 / 12)
-    assert found["elbo"]["recall"]["value"] == pytest.approx(100 * 10 / 12)
-    assert found["elbo"]["recall_minus_plain"]["value"] == pytest.approx(100 * 2 / 12)
-    assert found["elbo"]["all"]["value"] == pytest.approx(100 * 4 / 6)
-    assert found["elbo"]["clip_minus_plain"]["value"] == pytest.approx(20 / 6)
-    assert found["elbo"]["cost"] == 2
-    low, high = (found["elbo"]["recall_minus_plain"][end] for end in ("low", "high"))
-    assert low <= 100 * 2 / 12 <= high
-    assert returned(made_up()) == {
-        "asked": 12,
-        "missing": 4,
-        "returned": 3,
-        "lost": 1,
-        "redrawn": 4,
-    }
-    assert "elbo" in format_generation(made_up())
-
-
-def test_controls_move_the_same_weights():
-    class Plan:
-        settings = GenerationSettings(strength=1.2)
-        requests = (GenerationRequest("a dog", 3),)
-
-    errors = torch.tensor([0.1, 0.2, 0.4])
-    weights = {}
-    for kind in (Elbo, Constant, Shuffled, Reversed):
-        control = kind.__new__(kind)
-        control.plan = Plan()
-        weights[kind] = control.weigh(errors, 0, 5)
-        assert torch.equal(weights[kind], control.weigh(errors, 0, 5))
-    assert sorted(weights[Shuffled].tolist()) == sorted(weights[Elbo].tolist())
-    assert weights[Constant].tolist() == pytest.approx([1.2] * 3)
-    assert (weights[Reversed].argmax(), weights[Reversed].argmin()) == (0, 2)
 
 
 def test_rows_know_their_families(pipeline):
-    unet, joint = (rows_for(wrap(pipeline(name)), controls=False) for name in ("sd1", "sd3"))
+    unet, joint = (rows_for(wrap(pipeline(name)), METHOD_ROWS) for name in ("sd1", "sd3"))
     assert list(unet) == ["plain", "attend-excite", "syngen", "elbo"]
     assert list(joint) == ["plain", "elbo"]
 
 
 def test_the_generation_study_runs_and_goes_on(tmp_path, monkeypatch, shell):
+    few = ("--prompts", 2, "--seeds", 1, "--steps", 1, "--set", "ae-animals", "--device", "cpu")
     monkeypatch.setattr(gradient_methods, "TRIES", 1)
-    few = ("--prompts", 2, "--seeds", 1, "--steps", 1, "--set", "lab-pairs", "--device", "cpu")
     for _ in range(2):
-        code, out, err = shell("bench", "generation", *few, "--out", tmp_path)
+        code, out, err = shell("bench", "generation", *few, "--clip", "lab:clip", "--out", tmp_path)
         assert code == 0, err
-        assert "lab-pairs" in out
+        assert "ae-animals" in out
         monkeypatch.setattr(study, "draw_requests", None)  # nothing is drawn the second time
-    result = json.loads((tmp_path / "sd1.json").read_text())
-    assert list(result["sets"]["lab-pairs"]) == ["plain", "attend-excite", "syngen", "elbo"]
-    assert result["sets"]["lab-pairs"]["elbo"]["clip_model"] == "lab:clip"
-    assert len(result["sets"]["lab-pairs"]["elbo"]["found"]) == 2
-    assert Image.open(tmp_path / "sd1-lab-pairs.webp").width > 4 * 128
-    asked = {"prompts": 3, "seeds": 1, "sets": ["lab-pairs"], "steps": 1, "clip": "lab:clip"}
-    model = model_of(device="cpu")
-    with pytest.raises(ValueError, match="holds pictures of other settings"):
-        study.run_generation_study(model, tmp_path, classifier="lab:classifier", **asked)
 
 
 def test_sets_in_files(tmp_path):

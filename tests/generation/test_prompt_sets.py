@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.generation import LAB_SETS
 from lab.vocabulary import LENGTH, build_tokenizer, vocabulary_words
 from pixalign.generation.prompt_sets import (
     ANIMALS,
@@ -29,8 +30,8 @@ from pixalign.scenes.sample import COLOURS as LAB_COLOURS
 from pixalign.scenes.sample import MAX_WORDS, PREFIX
 from pixalign.text.prompts import occurrences_of
 
-LAB = ("lab-pairs", "lab-attributes", "lab-three")
-COUNTED = ("dvmp", *LAB)
+SETS = PROMPT_SETS | LAB_SETS
+COUNTED = ("dvmp", *LAB_SETS)
 
 seeds = st.integers(0, 2**63)
 
@@ -71,7 +72,7 @@ def check_articles(text):
     ],
 )
 def test_sets_are_frozen(name, count, first):
-    draw = PROMPT_SETS[name]
+    draw = SETS[name]
     prompts = draw()
     assert prompts == draw()
     check_prompts(prompts)
@@ -199,14 +200,14 @@ def test_dvmp_draws_everything():
 @pytest.mark.parametrize("name", COUNTED)
 @given(count=st.integers(1, 60), seed=seeds)
 def test_fewer_prompts_are_the_first_of_more(name, count, seed):
-    assert PROMPT_SETS[name](count, seed) == PROMPT_SETS[name](60, seed)[:count]
+    assert SETS[name](count, seed) == SETS[name](60, seed)[:count]
 
 
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize(("count", "seed"), [(0, 1), (-3, 1), (5, -1)])
 def test_counts_and_seeds_are_checked(name, count, seed):
     with pytest.raises(ValueError, match=f"seed is {seed}|count is {count}"):
-        PROMPT_SETS[name](count, seed)
+        SETS[name](count, seed)
 
 
 # ABC-6K
@@ -227,10 +228,10 @@ def test_read_abc6k_refuses(tmp_path, content, count):
 # The lab's
 
 
-@pytest.mark.parametrize(("name", "size"), zip(LAB, (2, 2, 3), strict=True))
+@pytest.mark.parametrize(("name", "size"), zip(LAB_SETS, (2, 2, 3), strict=True))
 @given(seed=seeds, count=st.integers(1, 222))
 def test_lab_prompts(name, size, seed, count):
-    prompts = PROMPT_SETS[name](count, seed)
+    prompts = SETS[name](count, seed)
     check_prompts(prompts)
     used = Counter(dict.fromkeys(class_names(), 0))
     for prompt in prompts:
@@ -246,9 +247,9 @@ def test_lab_prompts(name, size, seed, count):
     assert max(used.values()) - min(used.values()) <= 2
 
 
-@pytest.mark.parametrize("name", LAB)
+@pytest.mark.parametrize("name", LAB_SETS)
 def test_lab_prompts_are_words_of_the_lab(name):
-    prompts = PROMPT_SETS[name]()
+    prompts = SETS[name]()
     words = set(vocabulary_words())
     tokenizer = build_tokenizer()
     for prompt in prompts:
@@ -263,6 +264,6 @@ def test_lab_prompts_are_words_of_the_lab(name):
 
 
 def test_no_lab_combination_comes_twice():
-    assert len({frozenset(prompt.entities) for prompt in PROMPT_SETS["lab-pairs"](4000)}) == 4000
+    assert len({frozenset(prompt.entities) for prompt in SETS["lab-pairs"](4000)}) == 4000
     with pytest.raises(ValueError, match="count is 6106; so many different prompts"):
-        PROMPT_SETS["lab-pairs"](6106)  # of 111 * 110 / 2 pairs
+        SETS["lab-pairs"](6106)  # of 111 * 110 / 2 pairs

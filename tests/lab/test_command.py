@@ -1,34 +1,16 @@
 """``python -m lab``: what it runs, prints and refuses."""
 
 import json
-import sys
 
 import pytest
 
-from lab.__main__ import lab
-from pixalign.cli import run_command
 
-
-@pytest.fixture
-def shell(monkeypatch, capsys):
-    """Run `python -m lab` with those arguments: (exit code, stdout, stderr)."""
-
-    def shell(*arguments):
-        capsys.readouterr()  # what making a run has printed
-        monkeypatch.setattr(sys, "argv", ["lab", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            run_command(lab, "lab")
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return shell
-
-
-def test_the_commands_are_listed(shell):
-    code, out, _ = shell("--help")
+def test_the_commands_are_listed(lab_shell):
+    code, out, _ = lab_shell("--help")
     assert code == 0
-    for name in ("train", "attention", "tune", "quality", "study", "report"):
+    for name in "train attention tune quality study generation editing report".split():
         assert f" {name} " in out
-    code, out, _ = shell("train", "--help")
+    code, out, _ = lab_shell("train", "--help")
     assert all(choice in out for choice in ("sdxl", "clip", "classifier", "denoiser"))
 
 
@@ -43,26 +25,26 @@ def test_the_commands_are_listed(shell):
         (("--stage", "vae", "--recipe", "missing.json"), "missing.json"),
     ],
 )
-def test_bad_input_is_said_plainly(shell, tmp_path, arguments, said):
-    code, _, err = shell("train", *arguments, "--out", tmp_path / "out")
+def test_bad_input_is_said_plainly(lab_shell, tmp_path, arguments, said):
+    code, _, err = lab_shell("train", *arguments, "--out", tmp_path / "out")
     assert code == 2
     assert said in " ".join(err.split())
     assert "Traceback" not in err
 
 
-def test_train_and_attention_at_toy_size(shell, finished, tmp_path):
+def test_train_and_attention_at_toy_size(lab_shell, finished, tmp_path):
     recipe = {
         "size": 32, "batch": 4, "steps": 2, "evaluate_every": 2, "held_out": 4,
         "vae": {"channels": [8, 8, 8], "groups": 4},
     }  # fmt: skip
     (tmp_path / "toy.json").write_text(json.dumps(recipe))
     arguments = ("--stage", "vae", "--recipe", tmp_path / "toy.json", "--device", "cpu")
-    code, out, err = shell("train", *arguments, "--out", tmp_path / "run")
+    code, out, err = lab_shell("train", *arguments, "--out", tmp_path / "run")
     assert code == 0, err
     assert "psnr" in err
     assert out == ""
     assert (tmp_path / "run" / "vae" / "config.json").is_file()
     few = ("--scenes", 3, "--single", 1, "--device", "cpu", "--json")
-    code, out, err = shell("attention", "--model", finished("sd1") / "pipeline", *few)
+    code, out, err = lab_shell("attention", "--model", finished("sd1") / "pipeline", *few)
     assert code == 0, err
     assert 0 <= json.loads(out)["auc_other_all"] <= 1

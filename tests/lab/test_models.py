@@ -12,14 +12,13 @@ from PIL import Image
 import pixalign as pa
 from lab import attention
 from lab.attention import GateScenes, measure_gates
-from lab.classifier import found_class, scene_figures
+from lab.classifier import found_class, load_classifier, look, scene_figures
 from lab.clip import describe
 from lab.data import decode, encode, rendered, scenes
 from lab.hard_negatives import KINDS, wrong_captions
 from pixalign.backbones.clip import Clip
 from pixalign.backbones.locations import EMBEDDED, MARKER, lab_folder
 from pixalign.bench.metrics import clip_score
-from pixalign.bench.scene_classifier import load_classifier, look
 from pixalign.diffusion.sampling import to_pictures
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes

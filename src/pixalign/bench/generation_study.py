@@ -1,15 +1,14 @@
-"""Compositional generation where the truth can be seen: is every object of the prompt there?
+"""Compositional generation: pictures of prompt sets by every method, and how well they show them.
 
-Pictures of prompt sets are drawn by every method from the same noise. A CLIP says how well picture
-and prompt go together; in the lab's own sets its classifier says which objects are there and in
-which colour. The generation table, and its twin with controls that only the lab can have.
+Every method draws from the same noise; a CLIP says how well picture and prompt go together. Who
+sees what is in a picture may say so too, as the lab's classifier does (``lab/generation.py``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -21,157 +20,110 @@ from PIL import Image
 from torch import Tensor
 
 from pixalign.backbones import Backbone
-from pixalign.backbones.locations import EMBEDDED_NAME, LAB, located
+from pixalign.backbones.locations import EMBEDDED_NAME, LAB
 from pixalign.bench.clock import Clock
-from pixalign.bench.metrics import clip_score
-from pixalign.bench.scene_classifier import (
-    PRESENT,
-    SceneClassifier,
-    colour_of,
-    load_classifier,
-    look_at,
-    presence,
-)
+from pixalign.bench.metrics import bootstrap_weights, clip_score, interval
 from pixalign.core.checks import check_choice
 from pixalign.core.files import make_folder, slug, write_bytes, write_json
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
-from pixalign.generation.methods import Elbo, GenerationMethod
+from pixalign.generation.methods import GenerationMethod
 from pixalign.generation.plan import GenerationRequest, GenerationSettings
 from pixalign.generation.prompt_sets import PROMPT_SETS, SetPrompt, read_abc6k, read_attend_excite
 from pixalign.generation.result import Generation
 from pixalign.generation.run import GENERATION_METHODS, draw_requests
 from pixalign.pictures.grid import picture_grid
 from pixalign.pictures.saving import encoded
-from pixalign.scenes.atlas import class_names
-from pixalign.scenes.sample import COLOURS
 from pixalign.text.entities import entities_of, given_entities
 
-SETS = ("lab-pairs", "lab-attributes", "lab-three")
 SHOWN = 12  # prompts whose pictures are shown: the first ones
-
-
-class Constant(Elbo):
-    """A control: every entity has the largest weight at every step."""
-
-    name = "constant"
-
-    def weigh(self, errors: Tensor, picture: int, index: int) -> Tensor:
-        """The strength itself."""
-        return torch.full_like(errors, self.plan.settings.strength)
-
-
-class Shuffled(Elbo):
-    """A control: the method's own weights, given to the entities in random order."""
-
-    name = "random order"
-
-    def weigh(self, errors: Tensor, picture: int, index: int) -> Tensor:
-        """Drawn anew at each step, from the picture's seed and the step."""
-        seed = 1_000_003 * self.plan.requests[picture].seed + index
-        order = torch.randperm(len(errors), generator=torch.Generator().manual_seed(seed))
-        return super().weigh(errors, picture, index)[order]
-
-
-class Reversed(Elbo):
-    """A control: the entity that the step explains best weighs most."""
-
-    name = "reversed"
-
-    def weigh(self, errors: Tensor, picture: int, index: int) -> Tensor:
-        """The weights of the negated differences."""
-        return super().weigh(-errors, picture, index)
-
+CLIP = "openai/clip-vit-base-patch32"  # whose score the released script takes
 
 Row = tuple[type[GenerationMethod], float]  # a method and its strength
 METHOD_ROWS: dict[str, Row] = {
     name: (GENERATION_METHODS[name], 1.2) for name in ("plain", "attend-excite", "syngen", "elbo")
 }
-CONTROL_ROWS: dict[str, Row] = {
-    **{kind.name: (kind, 1.2) for kind in (Constant, Shuffled, Reversed)},
-    **{f"1/γ = {strength:g}": (Elbo, strength) for strength in (1.1, 1.5, 2.0)},
-}
-
-
-def rows_for(backbone: Backbone, controls: bool) -> dict[str, Row]:
-    """Plain and the paper's method, those of the others that know the family, and controls."""
-    known = {}
-    for label, row in (METHOD_ROWS | (CONTROL_ROWS if controls else {})).items():
-        with suppress(ValueError):
-            row[0].check(backbone)
-            known[label] = row
-    return known
+# What is known of pictures, a list of values by name; and a figure of a row: one value a picture.
+Observer = Callable[[Sequence[Generation]], Mapping[str, Sequence[Any]]]
+Figure = Callable[[Mapping[str, Any]], Sequence[float]]
 
 
 def run_generation_study(
     model: AlignmentModel,
     out: Path,
     *,
-    prompts: int,
+    sets: Mapping[str, Sequence[SetPrompt]],
     seeds: int,
-    clip: str,
-    classifier: str | Path,
-    sets: Sequence[str] = SETS,
-    files: Mapping[str, Path] = MappingProxyType({}),
-    controls: bool = True,
+    clip: str = CLIP,
+    rows: Mapping[str, Row] = MappingProxyType(METHOD_ROWS),
     steps: int = 50,
+    observe: Observer | None = None,
 ) -> dict[str, Any]:
-    """Draw the first ``prompts`` of each set by every method, ``seeds`` times, and look at them.
+    """Draw each prompt of each set, ``seeds`` times, by those of the methods that know the model.
 
-    Sets are names in `PROMPT_SETS`, or in ``files``, which are read. ``clip`` names the model of
-    the CLIP score. Objects are counted, by the ``classifier`` ("lab:classifier" or a folder), in
-    the lab's sets only. Writes ``out``/NAME.json, in which finished rows are kept and not run
-    again, and ``out``/NAME-SET.webp with the pictures of the first prompts.
+    ``clip`` names the model of the CLIP score, and what ``observe`` says of a row's pictures is
+    kept with it. Writes ``out``/NAME.json, in which finished rows are kept and not run again, and
+    ``out``/NAME-SET.webp with the pictures of the first prompts.
     """
-    texts = {name: prompts_of(name, files)[:prompts] for name in sets}
-    device = str(model.backbone.device)
-    scene_classifier = None
-    if any(name in SETS for name in sets):
-        scene_classifier = load_classifier(Path(located(classifier)), device)
+    backbone = model.backbone
     asked = {
         "model": model.name,
-        "prompts": prompts,
+        "prompts": max(map(len, sets.values())),
         "seeds": seeds,
         "steps": steps,
-        "guidance": model.backbone.guidance,
+        "guidance": backbone.guidance,
         "dtype": model.record()["dtype"],
         "clip": clip,
-        "files": {n: hashlib.sha256(p.read_bytes()).hexdigest() for n, p in files.items()},
     }
-    about = {"device": device_name(model.backbone.device), "versions": versions(), "sets": {}}
     path = make_folder(out) / f"{result_name(model)}.json"
-    result: dict[str, Any] = asked | about
+    about = {"device": device_name(backbone.device), "versions": versions()}
+    result: dict[str, Any] = {**asked, **about, "texts": {}, "sets": {}}
     if path.is_file():
         result = json.loads(path.read_text(encoding="utf-8"))
-        if result | asked != result:
+    for set_name, prompts in sets.items():
+        known = result["texts"].setdefault(set_name, _digest(prompts))
+        if result | asked != result or known != _digest(prompts):
             raise ValueError(f"{str(path)!r} holds pictures of other settings; move it away")
-    for set_name, set_prompts in texts.items():
+    for set_name, prompts in sets.items():
         done = result["sets"].setdefault(set_name, {})
         shown: dict[str, list[Image.Image]] = {}
-        for label, (method, strength) in rows_for(model.backbone, controls).items():
+        for label, (method, strength) in rows_for(backbone, rows).items():
             if label in done:
                 continue
-            requests = _requests(set_prompts, seeds)
-            settings = GenerationSettings(steps, asked["guidance"], strength)
-            clock = Clock(model.backbone.device)
+            requests = _requests(prompts, seeds)
+            settings = GenerationSettings(steps, backbone.guidance, strength)
+            clock = Clock(backbone.device)
             with clock.charged({label: 1 / len(requests)}):
                 made = draw_requests(model, requests, settings, method, label=label)
-            images = [picture.image for picture in made]
+            images, device = [picture.image for picture in made], str(backbone.device)
             scores = clip_score(images, [p.prompt for p in made], model=clip, device=device)
             done[label] = {
                 "seconds": round(clock.rows[label], 4),
                 "clip": [round(float(score), 2) for score in scores.scores],
                 "clip_model": scores.model,
+                **(observe(made) if observe else {}),
             }
-            if scene_classifier is not None and set_name in SETS:
-                done[label] |= objects_in(made, scene_classifier)
             shown[label] = images[::seeds][:SHOWN]
             write_json(path, result)
         if "plain" in shown:
             columns = {label: shown[label] for label in METHOD_ROWS if label in shown}
-            titles = [prompt.text for prompt in set_prompts[:SHOWN]]
+            titles = [prompt.text for prompt in prompts[:SHOWN]]
             write_grid(out / f"{path.stem}-{set_name}.webp", columns, titles)
     return result
+
+
+def rows_for(backbone: Backbone, rows: Mapping[str, Row]) -> dict[str, Row]:
+    """Those whose method knows the model's family."""
+    known = {}
+    for label, row in rows.items():
+        with suppress(ValueError):
+            row[0].check(backbone)
+            known[label] = row
+    return known
+
+
+def _digest(prompts: Sequence[SetPrompt]) -> str:
+    return hashlib.sha256("\n".join(prompt.text for prompt in prompts).encode()).hexdigest()
 
 
 def _requests(prompts: Sequence[SetPrompt], seeds: int) -> list[GenerationRequest]:
@@ -214,35 +166,80 @@ def prompts_of(name: str, files: Mapping[str, Path]) -> tuple[SetPrompt, ...]:
     return READERS[name](files[name])
 
 
-def objects_in(made: Sequence[Generation], classifier: SceneClassifier) -> dict[str, list[str]]:
-    """What is in each picture: ``found`` and ``coloured``, a digit an entity: "1" if it is there,
-    and if it is there in the colour that the prompt says."""
-    classes, colours = look_at(classifier, [picture.image for picture in made])
-    likely = presence(classes)
-    seen: dict[str, list[str]] = {"found": [], "coloured": []}
-    for number, picture in enumerate(made):
-        asked = [parsed(entity.text) for entity in picture.entities]
-        labels = torch.tensor([label for label, _ in asked], device=classes.device)
-        rows = torch.full_like(labels, number)
-        shades = colour_of(classes[rows], colours[rows], labels).tolist()
-        there = (likely[number, labels] >= PRESENT).tolist()
-        right = [colour in (None, shade) for shade, (_, colour) in zip(shades, asked, strict=True)]
-        seen["found"].append(digits(there))
-        seen["coloured"].append(digits(a and b for a, b in zip(there, right, strict=True)))
-    return seen
+# ---- figures ----
+
+CLIP_FIGURE: dict[str, Figure] = {"clip": lambda row: row["clip"]}  # 100 times a cosine
 
 
-def digits(flags: Iterable[bool]) -> str:
-    """ "101" of True, False, True."""
-    return "".join(str(int(flag)) for flag in flags)
+def summarise_generation(
+    result: Mapping[str, Any], figures: Mapping[str, Figure] = CLIP_FIGURE, draws: int = 1000
+) -> dict[str, Any]:
+    """By set and row: each figure's mean over the pictures with its 95 % interval over prompts,
+    and its paired difference to plain sampling; and the seconds of a picture beside plain's."""
+    seeds = result["seeds"]
+    summary: dict[str, Any] = {}
+    for set_name, rows in result["sets"].items():
+        shares = resampled(len(rows["plain"]["clip"]) // seeds, draws)
+        means = {
+            label: {
+                name: torch.tensor(figure(row), dtype=torch.float64).reshape(-1, seeds).mean(1)
+                for name, figure in figures.items()
+            }
+            for label, row in rows.items()
+        }
+        summary[set_name] = {
+            label: {
+                **compared(values, means["plain"], "plain", shares),
+                "seconds": rows[label]["seconds"],
+                "cost": rows[label]["seconds"] / rows["plain"]["seconds"],
+            }
+            for label, values in means.items()
+        }
+    return summary
 
 
-def parsed(phrase: str) -> tuple[int, int | None]:
-    """The class and the colour, if it says one, of "red palm tree"."""
-    names = class_names()
-    if phrase in names:
-        return names.index(phrase), None
-    colour, _, name = phrase.partition(" ")
-    if colour not in COLOURS[1:] or name not in names:
-        raise ValueError(f"{phrase!r} names no class of the lab")
-    return names.index(name), COLOURS.index(colour)
+def resampled(count: int, draws: int) -> Tensor:
+    """float64 [draws, count]: the share of each of ``count`` prompts in resamples of them."""
+    weights = bootstrap_weights(count, draws)
+    return weights / weights.sum(1, keepdim=True)
+
+
+def compared(
+    values: Mapping[str, Tensor], base: Mapping[str, Tensor], name: str, shares: Tensor
+) -> dict[str, Any]:
+    """Each figure [P] of a row with its interval, and its paired difference to the row ``name``."""
+    entry = {}
+    for figure, each in values.items():
+        entry[figure] = with_interval(each, shares)
+        entry[f"{figure}_minus_{name}"] = with_interval(each - base[figure], shares)
+    return entry
+
+
+def with_interval(each: Tensor, shares: Tensor) -> dict[str, float]:
+    """The mean of values [P], and its 95 % interval over resamples of shares [draws, P]."""
+    low, high = interval(shares @ each)
+    return {"value": float(each.mean()), "low": low, "high": high}
+
+
+def format_generation(
+    result: Mapping[str, Any], figures: Mapping[str, Figure] = CLIP_FIGURE
+) -> str:
+    """By set and method: each figure, its difference to plain sampling, and the cost."""
+    titles = "".join(f"{name:>9}{'- plain':>24}" for name in figures)
+    lines = []
+    for set_name, rows in summarise_generation(result, figures).items():
+        lines.append(f"{set_name:<18}{titles}{'cost':>7}")
+        for label, row in rows.items():
+            cells = "".join(
+                f"{row[name]['value']:>9.2f}{spread(row[f'{name}_minus_plain'], '+.2f'):>24}"
+                for name in figures
+            )
+            lines.append(f"{label:<18}{cells}{row['cost']:>7.1f}")
+    each = f"the first {result['prompts']} prompts of each set, {result['seeds']} pictures each"
+    lines.append(f"{each}; cost in pictures drawn plainly")
+    return "\n".join(lines)
+
+
+def spread(entry: Mapping[str, float], form: str) -> str:
+    """ "1.5 (1.0 to 2.0)": a value and its interval, each in that format."""
+    return f"{entry['value']:{form}} ({entry['low']:{form}} to {entry['high']:{form}})"

@@ -8,14 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from pixalign.bench.datasets import DATASETS
-from pixalign.bench.editing_study import ROWS, run_editing_study
+from pixalign.bench.generation_study import (
+    CLIP,
+    format_generation,
+    prompts_of,
+    run_generation_study,
+)
 from pixalign.cli import common
 from pixalign.cli.common import one_of, option
 from pixalign.generation.prompt_sets import PROMPT_SETS
 
 Datasets = Annotated[list[str] | None, option("Only this dataset; repeatable.", **one_of(DATASETS))]
 Limit = Annotated[int | None, option("The first so many images.", min=1)]
-Classifier = Annotated[str, option("Of scenes: lab:classifier or its folder.")]
 
 bench = typer.Typer(help="Datasets, metrics and the tables of the paper.", no_args_is_help=True)
 
@@ -159,53 +163,22 @@ def generation(
     model: common.Model = None,
     set_: Annotated[
         list[str] | None,
-        option(
-            "A set of prompts; repeatable.", "--set", show_default="lab-*", **one_of(PROMPT_SETS)
-        ),
+        option("A set of prompts; repeatable.", "--set", show_default="all", **one_of(PROMPT_SETS)),
     ] = None,
     file: Annotated[
         list[str] | None, option("abc6k=PATH or ae=PATH: prompts that are read.")
     ] = None,
-    clip: Annotated[str, option("Whose CLIP score: a hub id or folder.")] = "lab:clip",
-    classifier: Classifier = "lab:classifier",
+    clip: Annotated[str, option("Whose CLIP score: a hub id or folder.")] = CLIP,
     prompts: Annotated[int, option("The first so many of each set.", min=2)] = 80,
     seeds: Annotated[int, option("Pictures of each prompt.", min=1)] = 2,
     steps: common.Steps = 50,
-    controls: Annotated[
-        bool, option("Also draw with other strengths and orders of the weights.")
-    ] = False,
     device: common.Device = "auto",
     dtype: common.Dtype = "auto",
 ) -> None:
-    """Draw prompt sets by every method: CLIP score and, in the lab's, which objects are there."""
-    from pixalign.bench.generation_study import SETS, run_generation_study
-    from pixalign.bench.study_figures import format_generation
-
-    pairs = [text.partition("=") for text in file or []]
-    files = {name: Path(path) for name, _, path in pairs}
-    options: dict[str, Any] = {"prompts": prompts, "seeds": seeds, "steps": steps, "clip": clip}
-    options |= {"controls": controls, "classifier": classifier, "files": files}
-    options["sets"] = [*(set_ or ()), *files] or SETS
+    """Draw prompt sets by every method, and say by CLIP score how well the pictures show them."""
+    files = {name: Path(path) for name, _, path in (text.partition("=") for text in file or [])}
+    names = [*(set_ or ()), *files] or list(PROMPT_SETS)
+    sets = {name: prompts_of(name, files)[:prompts] for name in names}
     loaded = common.load_model(model, device, dtype)
+    options: dict[str, Any] = {"sets": sets, "seeds": seeds, "steps": steps, "clip": clip}
     print(format_generation(run_generation_study(loaded, out, **options)))
-
-
-@bench.command()
-def editing(
-    out: Annotated[Path, option("Folder for the result file and the pictures.")],
-    model: common.Model = None,
-    count: Annotated[int, option("Edits of test scenes.", min=2)] = 104,
-    row: Annotated[
-        list[str] | None,
-        option("What to compare; repeatable.", show_default="all", **one_of(ROWS)),
-    ] = None,
-    classifier: Classifier = "lab:classifier",
-    steps: common.Steps = 50,
-    device: common.Device = "auto",
-) -> None:
-    """Turn objects of the lab's scenes into others, and see whether it happened, and only there."""
-    from pixalign.bench.study_figures import format_edits
-
-    loaded = common.load_model(model, device, "float32")
-    options: dict[str, Any] = {"count": count, "steps": steps, "classifier": classifier}
-    print(format_edits(run_editing_study(loaded, out, rows=row or list(ROWS), **options)))

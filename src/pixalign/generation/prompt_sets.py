@@ -1,8 +1,7 @@
 """Prompt sets for compositional generation: drawn by seed, or read from files.
 
-The generated ones follow the designs of Attend-and-Excite and DVMP with words of our own, or use
-the lab's classes and colours. The same seed gives the same prompts, and fewer prompts are the
-first of more.
+The generated ones follow the designs of Attend-and-Excite and DVMP with words of our own. The same
+seed gives the same prompts, and fewer prompts are the first of more.
 """
 
 from __future__ import annotations
@@ -12,21 +11,14 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
 
-from pixalign.scenes.atlas import class_names
-from pixalign.scenes.sample import COLOURS as LAB_COLOURS
-from pixalign.scenes.sample import PREFIX
-
 SEED = 2024
 DVMP_COUNT = 600
-LAB_COUNT = 222  # every one of the lab's 111 classes equally often, two or three a prompt
-# The second half of each generator's key, so that no two sets share their draws.
-STREAMS = {"ae": 1, "dvmp": 2, "lab-pairs": 3, "lab-attributes": 4, "lab-three": 5}
+AE, DVMP = 1, 2  # the second half of each generator's key, so that no two sets share their draws
 
 GROUPS = ("animals", "animals_objects", "objects")
 ANIMALS = tuple("cat dog bird bear lion horse elephant monkey frog turtle rabbit mouse".split())
@@ -87,14 +79,14 @@ def attend_excite(seed: int = SEED) -> dict[str, tuple[SetPrompt, ...]]:
     Every object has a colour, two in one prompt different ones; an animal has none. What can be
     worn joins the animal by "with", everything else by "and".
     """
-    rng = _generator(seed, "ae")
+    rng = generator(seed, AE)
     mixed = [
         _joined(
             (animal, f"{rng.choice(PROMPT_COLOURS)} {thing}"), "with" if thing in WORN else "and"
         )
         for animal, thing in product(ANIMALS, OBJECTS)
     ]
-    objects = [_joined(_coloured(rng, PROMPT_COLOURS, pair)) for pair in combinations(OBJECTS, 2)]
+    objects = [_joined(coloured(rng, PROMPT_COLOURS, pair)) for pair in combinations(OBJECTS, 2)]
     animals = map(_joined, combinations(ANIMALS, 2))
     return {"animals": tuple(animals), "animals_objects": tuple(mixed), "objects": tuple(objects)}
 
@@ -129,7 +121,7 @@ def dvmp(count: int = DVMP_COUNT, seed: int = SEED) -> tuple[SetPrompt, ...]:
 
     No noun and no modifier stands twice in a prompt, and no prompt twice.
     """
-    rng = _generator(seed, "dvmp", count)
+    rng = generator(seed, DVMP, count)
     prompts: dict[str, SetPrompt] = {}
     while len(prompts) < count:
         phrases: list[str] = []
@@ -156,56 +148,20 @@ def read_abc6k(path: str | os.PathLike[str]) -> tuple[SetPrompt, ...]:
     return tuple(SetPrompt(caption, ()) for caption in captions)
 
 
-def lab_prompts(
-    name: str, classes: int, coloured: bool, count: int = LAB_COUNT, seed: int = SEED
-) -> tuple[SetPrompt, ...]:
-    """ "a photo of dog, palm tree": so many of the lab's classes, or each in another colour.
-
-    No combination comes twice. Classes are dealt from shuffled decks of all of them, one deck
-    after the other, so that all are equally frequent, as far as the count allows.
-    """
-    names, prompts = class_names(), []
-    rng, colours = _generator(seed, name, count), _generator(seed, name, part=1)
-    deck: list[int] = []
-    dealt: set[frozenset[int]] = set()
-    for _ in range(count):
-        if len(deck) <= len(names):  # keep at least one of each class
-            deck += rng.permutation(len(names)).tolist()
-        hand: list[int] = []
-        for card in deck:
-            if card not in hand and frozenset((*hand, card)) not in dealt:
-                hand.append(card)
-            if len(hand) == classes:
-                break
-        else:
-            raise ValueError(f"count is {count}; so many different prompts cannot be dealt")
-        dealt.add(frozenset(hand))
-        for card in hand:
-            deck.remove(card)
-        phrases = [names[card] for card in hand]
-        if coloured:
-            phrases = _coloured(colours, LAB_COLOURS[1:], phrases)
-        prompts.append(SetPrompt(PREFIX + ", ".join(phrases), tuple(phrases)))
-    return tuple(prompts)
-
-
 # Each needs no arguments and takes ``seed``; all but Attend-and-Excite's take ``count``.
 PROMPT_SETS: dict[str, Callable[..., tuple[SetPrompt, ...]]] = {
     "ae-animals": lambda seed=SEED: attend_excite(seed)["animals"],
     "ae-animals-objects": lambda seed=SEED: attend_excite(seed)["animals_objects"],
     "ae-objects": lambda seed=SEED: attend_excite(seed)["objects"],
     "dvmp": dvmp,
-    "lab-pairs": partial(lab_prompts, "lab-pairs", 2, False),
-    "lab-attributes": partial(lab_prompts, "lab-attributes", 2, True),
-    "lab-three": partial(lab_prompts, "lab-three", 3, False),
 }
 
 
-def _generator(seed: int, name: str, count: int = 1, part: int = 0) -> np.random.Generator:
+def generator(seed: int, stream: int, count: int = 1, part: int = 0) -> np.random.Generator:
     """The generator of one set and seed, parts of it independent, to draw ``count`` prompts."""
     if seed < 0 or count < 1:
         raise ValueError(f"seed is {seed}, count is {count}; allowed: seed >= 0, count >= 1")
-    return np.random.Generator(np.random.Philox(key=[seed, STREAMS[name] + 256 * part]))
+    return np.random.Generator(np.random.Philox(key=[seed, stream + 256 * part]))
 
 
 def _joined(phrases: Sequence[str], word: str = "and") -> SetPrompt:
@@ -215,7 +171,7 @@ def _joined(phrases: Sequence[str], word: str = "and") -> SetPrompt:
     return SetPrompt(text, tuple(phrases))
 
 
-def _coloured(rng: np.random.Generator, colours: Sequence[str], names: Sequence[str]) -> list[str]:
+def coloured(rng: np.random.Generator, colours: Sequence[str], names: Sequence[str]) -> list[str]:
     """Each name after a colour of its own."""
     drawn = rng.choice(colours, len(names), replace=False)
     return [f"{colour} {name}" for colour, name in zip(drawn, names, strict=True)]

@@ -7,10 +7,18 @@ import torch
 from torch.nn import functional
 
 from lab.classifier import (
+    HIGHEST,
+    PRESENT,
+    SceneClassifier,
     blurred,
     cell_losses,
     cell_targets,
+    colour_of,
     found_class,
+    load_classifier,
+    look,
+    presence,
+    recognised,
     save_classifier,
     scene_figures,
     visible,
@@ -19,16 +27,6 @@ from lab.data import rendered, scenes
 from lab.networks import parameter_count
 from lab.recipe import complete
 from lab.stages import ClassifierStage
-from pixalign.bench.scene_classifier import (
-    HIGHEST,
-    PRESENT,
-    SceneClassifier,
-    colour_of,
-    load_classifier,
-    look,
-    presence,
-    recognised,
-)
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.draw import draw_scenes
 from pixalign.scenes.sample import COLOURS

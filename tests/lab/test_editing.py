@@ -7,11 +7,18 @@ import pytest
 from PIL import Image
 
 from helpers import model_of
+from lab.classifier import load_classifier
+from lab.editing import (
+    LEAST_AREA,
+    Trial,
+    changes_in,
+    format_edits,
+    run_editing_study,
+    summarise_edits,
+    trials,
+)
 from pixalign import AlignConfig
 from pixalign.backbones.locations import lab_folder
-from pixalign.bench.editing_study import LEAST_AREA, Trial, changes_in, run_editing_study, trials
-from pixalign.bench.scene_classifier import load_classifier
-from pixalign.bench.study_figures import format_edits, summarise_edits
 from pixalign.scenes.atlas import class_names
 from scene_pictures import scene_of
 

@@ -16,9 +16,17 @@ import numpy as np
 import torch
 from PIL import Image
 
+from lab.classifier import SceneClassifier, load_classifier, look_at, recognised
 from pixalign.backbones.locations import located
-from pixalign.bench.generation_study import result_name, write_grid
-from pixalign.bench.scene_classifier import SceneClassifier, load_classifier, look_at, recognised
+from pixalign.bench.generation_study import (
+    Figure,
+    compared,
+    resampled,
+    result_name,
+    spread,
+    with_interval,
+    write_grid,
+)
 from pixalign.core.checks import check_choice
 from pixalign.core.files import make_folder, write_json
 from pixalign.core.protocols import AlignmentModel
@@ -110,7 +118,7 @@ def run_editing_study(
     out: Path,
     *,
     count: int,
-    classifier: str | Path,
+    classifier: str | Path = "lab:classifier",
     rows: Sequence[str] = tuple(ROWS),
     steps: int = 50,
 ) -> dict[str, Any]:
@@ -195,3 +203,51 @@ def changes_in(
         for name, other in (("outside", source), ("moved", again)):
             seen[name].append(round(min(float(psnr(edited, other)), 100.0), 2))
     return seen
+
+
+# ---- figures ----
+
+# In percent, and the last two in dB.
+EDIT_FIGURES: dict[str, Figure] = {
+    "new": lambda row: [100.0 * int(digit) for digit in row["new"]],
+    "gone": lambda row: [100.0 * int(digit) for digit in row["gone"]],
+    "kept": lambda row: [100 * share for share in row["kept"]],
+    "outside": lambda row: row["outside"],
+    "moved": lambda row: row["moved"],
+}
+
+
+def summarise_edits(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
+    """By row each figure's mean over the edits with its 95 % interval, and its paired difference
+    to Prompt-to-Prompt with the same blend; by inversion the mean PSNR and the lowest."""
+    shares = resampled(result["edits"], draws)
+    rows = {
+        label: {name: torch.tensor(figure(row)).double() for name, figure in EDIT_FIGURES.items()}
+        for label, row in result["rows"].items()
+    }
+    bases = {label: "ptp, no blend" if label.endswith("no blend") else "ptp" for label in rows}
+    return {
+        "rows": {
+            label: compared(values, rows[bases[label]], "ptp", shares)
+            for label, values in rows.items()
+        },
+        "inversions": {
+            name: {
+                key: {**with_interval(torch.tensor(v).double(), shares), "lowest": min(v)}
+                for key, v in figures.items()
+            }
+            for name, figures in result["inversions"].items()
+        },
+    }
+
+
+def format_edits(result: Mapping[str, Any]) -> str:
+    """What the edits did, by method."""
+    summary = summarise_edits(result)
+    lines = [f"{'':<26}" + "".join(f"{name:>24}" for name in EDIT_FIGURES)]
+    for label, row in summary["rows"].items():
+        cells = [f"{spread(row[name], '.1f'):>24}" for name in EDIT_FIGURES]
+        lines.append(f"{label:<26}" + "".join(cells))
+    for name, figures in summary["inversions"].items():
+        lines.append(f"{name}: {figures['psnr_vae']['value']:.1f} dB from the VAE's own picture")
+    return "\n".join(lines)
