@@ -143,8 +143,7 @@ def test_attention_is_let_go_before_more_is_read(model, spec_of, tmp_path, monke
     for own, theirs in zip(rows, expected, strict=True):
         for name, (tally,) in own.tallies.items():
             assert (tally.claimed - theirs.tallies[name][0].claimed).abs().max() <= 2, name
-        assert own.maps.keys() == theirs.maps.keys()
-        assert own.losses.keys() == theirs.losses.keys()
+        assert (own.activation or ()) == pytest.approx(theirs.activation or (), rel=1e-5)
 
 
 # ---- seeds ----
@@ -164,9 +163,7 @@ def test_noise_does_not_depend_on_the_place(model, spec_of, tmp_path):
     rows, again = (bench.measure(subjects_of(one))[0] for one in (dataset, turned))
     by_key = {row.key: row for row in again}
     for row in rows:
-        assert by_key[row.key].losses.keys() == row.losses.keys()
-        for name, losses in row.losses.items():
-            torch.testing.assert_close(by_key[row.key].losses[name], losses, rtol=1e-5, atol=1e-6)
+        assert (by_key[row.key].elbo or ()) == pytest.approx(row.elbo or (), rel=1e-5)
 
 
 # ---- what goes wrong ----

@@ -198,7 +198,6 @@ class Bench:
             with subject.naming():
                 check_finite(errors.losses, "losses", backbone.dtype)
             subject.errors[readers[0].scoring] = errors
-            subject.losses[readers[0].scoring] = classes.losses
             for row in readers:
                 if row.row.scores is None:
                     subject.elbos[row.name] = row.elbo(classes, backbone.objective)
@@ -269,7 +268,7 @@ class Bench:
         combined = combined_layers(maps, same[0].config, evidence)
         with subject.naming():
             check_finite(combined, "attention maps", self.backbone.dtype)
-        subject.maps.setdefault(same[0].collecting, combined.cpu())
+        subject.activations.setdefault(same[0].collecting, activation(combined).cpu())
         count, (height, width) = len(subject.labels), subject.size
         most = max(1, _PIXELS // (count * height * width))
         for first in range(0, len(same), most):
@@ -309,7 +308,8 @@ class Bench:
 def _image_row(subject: Subject, rows: Sequence[Measurement]) -> ImageRow:
     """What is kept of an image; ELBO and activation are those of the first row that has any."""
     elbo = [subject.elbos[row.name] for row in rows if row.name in subject.elbos][:1]
-    shown = [subject.maps[row.collecting] for row in rows if row.collecting in subject.maps][:1]
+    peaks = subject.activations
+    shown = [peaks[row.collecting] for row in rows if row.collecting in peaks][:1]
     visible, pixels = subject.sample.visible, np.bincount(subject.sample.truth.ravel())
     return ImageRow(
         index=subject.index,
@@ -320,9 +320,7 @@ def _image_row(subject: Subject, rows: Sequence[Measurement]) -> ImageRow:
         target=subject.sample.target,
         visible=None if visible is None else tuple(visible[label] for label in subject.labels),
         elbo=tuple(elbo[0].tolist()) if elbo else None,
-        activation=tuple(activation(shown[0].float()).tolist()) if shown else None,
-        losses=subject.losses,
-        maps=subject.maps,
+        activation=tuple(shown[0].tolist()) if shown else None,
         tallies={row.name: subject.tallies[row.name] for row in rows},
     )
 

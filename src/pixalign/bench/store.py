@@ -29,7 +29,7 @@ from torch import Tensor
 from pixalign.bench.metrics import THRESHOLDS, Tally
 from pixalign.core.files import write_text, writing_whole
 
-FORMAT = 3
+FORMAT = 4
 HEADER, IMAGES, RESULT, LOCK = "run.json", "images.jsonl", "result.json", "run.lock"
 # What the numbers of a run depend on: it must be as it was when the run goes on.
 _SAME = (
@@ -45,13 +45,13 @@ _INDEX = re.compile(rb'\{"index":(\d+),')  # how a line begins
 
 @dataclass(frozen=True, eq=False)
 class ImageRow:
-    """What is kept of one image: losses [N, T], small maps [N, h, w] and pixel counts, on the CPU.
+    """What is kept of one image.
 
     ``labels`` are its classes, ``area`` their shares of the picture, ``visible`` the shares of
-    them that nothing covers, where that is known. ``losses`` and ``maps`` go by the settings under
-    which they were measured, ``tallies`` by rows of the table: one for each draw of a row's
-    exponents. ``elbo`` and ``activation`` [N], a map's peak over its mean, are those of the first
-    row that has any. ``target`` is the class that a dial changes.
+    them that nothing covers, where that is known. ``tallies`` are counts of pixels by rows of the
+    table, one for each draw of a row's exponents. ``elbo`` and ``activation`` [N], a map's peak
+    over its mean, are those of the first row that has any. ``target`` is the class that a dial
+    changes.
     """
 
     index: int
@@ -63,8 +63,6 @@ class ImageRow:
     visible: tuple[float, ...] | None = None
     elbo: tuple[float, ...] | None = None
     activation: tuple[float, ...] | None = None
-    losses: Mapping[str, Tensor] = field(default_factory=dict)
-    maps: Mapping[str, Tensor] = field(default_factory=dict)
     tallies: Mapping[str, tuple[Tally, ...]] = field(default_factory=dict)
 
     def to_line(self) -> str:
@@ -74,23 +72,18 @@ class ImageRow:
             **{name: getattr(self, name) for name in _OF_IMAGES},
             "area": [round(share, 9) for share in self.area],
             **{name: _rounded(getattr(self, name)) for name in _OF_CLASSES},
-            "losses": {name: _packed(values.float()) for name, values in self.losses.items()},
-            "maps": {name: _packed(values.half()) for name, values in self.maps.items()},
             "true": true[0] if true else [],
             "counts": {name: _counts(drawn) for name, drawn in self.tallies.items()},
         }
         return json.dumps(record, separators=(",", ":"))
 
     @classmethod
-    def from_line(cls, line: str | bytes, whole: bool = True) -> ImageRow:
-        """The row of a line; unless it is wanted whole, without losses and maps."""
+    def from_line(cls, line: str | bytes) -> ImageRow:
+        """The row of a line."""
         record = json.loads(line)
         index, true, counts = record["index"], record.pop("true"), record.pop("counts")
         for name in ("labels", "area", *_OF_CLASSES):
             record[name] = None if record[name] is None else tuple(record[name])
-        for name in ("losses", "maps"):
-            packed = record[name] if whole else {}
-            record[name] = {setting: _unpacked(values) for setting, values in packed.items()}
         labels = torch.tensor([0, *(label + 1 for label in record["labels"])])
         pairs = torch.full_like(labels, index), labels, torch.tensor(true, dtype=torch.int64)
         tallies = {name: _tallies(packed, *pairs) for name, packed in counts.items()}
@@ -148,10 +141,9 @@ class Run:
         """The numbers of the images that are finished."""
         return set(self._places())
 
-    def images(self, whole: bool = False) -> Iterator[ImageRow]:
-        """What is finished, one by one in the order of the dataset; losses and maps if whole."""
-        for line in self._in_order():
-            yield ImageRow.from_line(line, whole)
+    def images(self) -> Iterator[ImageRow]:
+        """What is finished, one by one in the order of the dataset."""
+        return map(ImageRow.from_line, self._in_order())
 
     @property
     def seconds(self) -> float:
@@ -252,21 +244,6 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _packed(values: Tensor) -> dict[str, Any]:
-    array = values.cpu().contiguous().numpy()
-    return {
-        "type": str(array.dtype),
-        "shape": list(array.shape),
-        "data": base64.b85encode(zlib.compress(array.tobytes(), 6)).decode(),
-    }
-
-
-def _unpacked(packed: Mapping[str, Any]) -> Tensor:
-    content = zlib.decompress(base64.b85decode(packed["data"]))
-    array = np.frombuffer(content, dtype=packed["type"]).reshape(packed["shape"])
-    return torch.from_numpy(array.copy())
-
-
 def _rounded(values: Sequence[float] | None) -> list[float] | None:
     return None if values is None else [float(f"{value:.9g}") for value in values]
 
@@ -274,14 +251,17 @@ def _rounded(values: Sequence[float] | None) -> list[float] | None:
 def _counts(drawn: Sequence[Tally]) -> dict[str, Any]:
     """hits and claimed [D, 2, R, T], as changes from one threshold to the next."""
     pixels = torch.stack([torch.stack([tally.hits, tally.claimed]) for tally in drawn])
-    pixels = pixels.to(torch.int32)
-    return _packed(pixels.diff(dim=-1, prepend=torch.zeros_like(pixels[..., :1])))
+    changes = pixels.diff(dim=-1, prepend=torch.zeros_like(pixels[..., :1])).int().numpy()
+    packed = base64.b85encode(zlib.compress(changes.tobytes(), 6)).decode()
+    return {"shape": list(changes.shape), "data": packed}
 
 
 def _tallies(
     packed: Mapping[str, Any], image: Tensor, label: Tensor, true: Tensor
 ) -> tuple[Tally, ...]:
-    pixels = _unpacked(packed).long().cumsum(-1)
+    content = zlib.decompress(base64.b85decode(packed["data"]))
+    changes = np.frombuffer(content, dtype=np.int32).reshape(packed["shape"])
+    pixels = torch.from_numpy(changes.astype(np.int64)).cumsum(-1)
     assert pixels.shape[1:] == (2, len(label), len(THRESHOLDS))
     return tuple(Tally(image, label, true, hits, claimed) for hits, claimed in pixels)
 

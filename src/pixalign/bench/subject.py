@@ -30,8 +30,8 @@ def image_seed(seed: int, key: str) -> int:
 class Subject:
     """A sample with its number in the dataset, and what was measured of it.
 
-    ``errors`` of texts, ``losses`` [N, T] of classes and small ``maps`` [N, h, w], all layers in
-    one, go by the names of what rows read; ``elbos`` [N], ``evidence`` and ``tallies`` by rows.
+    ``errors`` of texts and ``activations`` [N] of maps go by the names of what rows read; ``elbos``
+    [N], ``evidence`` and ``tallies`` by rows.
     """
 
     def __init__(self, sample: Sample, index: int, classes: Sequence[str], seed: int) -> None:
@@ -42,8 +42,7 @@ class Subject:
             Phrase(classes[label], sample.phrases.get(label, classes[label]))
             for label in self.labels
         ]
-        self.losses: dict[str, Tensor] = {}
-        self.maps: dict[str, Tensor] = {}
+        self.activations: dict[str, Tensor] = {}
         self.errors: dict[str, TextErrors] = {}
         self.elbos: dict[str, Tensor] = {}
         self.evidence: dict[str, Evidence] = {}
