@@ -41,8 +41,8 @@ def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor
 def to_image(maps: Tensor, size: Size) -> Tensor:
     """Heatmaps float32 [N, H, W] in [0, 1] on the CPU: bilinear (line 8), then min-max."""
     heatmaps = torch.empty(len(maps), *size)
-    for target, one in zip(heatmaps, maps, strict=True):  # large pictures: one at a time
-        target.copy_(enlarge(one[None], size)[0])
+    for target, refined in zip(heatmaps, maps, strict=True):  # large pictures: one at a time
+        target.copy_(enlarge(refined[None], size)[0])
     return heatmaps
 
 

@@ -43,7 +43,7 @@ def rank_present(
     _, noised = plan_timesteps(backbone.schedule, encoded.latents, config, generator)
     assert noised is not None, "the config must measure"
     bound = absence_bound(config)
-    found: list[float] = []
+    presences: list[float] = []
     parts = [phrases[first : first + _TOGETHER] for first in range(0, len(phrases), _TOGETHER)]
     passes = (len(phrases) + len(parts)) * len(noised.steps)
     with Progress(passes, "present", model.progress) as progress:
@@ -53,7 +53,7 @@ def rank_present(
             (errors,) = text_errors(
                 backbone, encoded.latents, [texts], [noised], *how, by_position=True
             )
-            found += presence(errors.of(texts).evidence()).tolist()
-    pairs = zip(phrases, found, strict=True)
+            presences += presence(errors.of(texts).evidence()).tolist()
+    pairs = zip(phrases, presences, strict=True)
     listed = [Candidate(phrase.name, x, x >= bound) for phrase, x in pairs]
     return sorted(listed, key=lambda candidate: -candidate.presence)

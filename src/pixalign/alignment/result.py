@@ -238,8 +238,8 @@ def conclude(
         heatmaps[kept] = finish(output.heatmaps, *about)
         if own is not None:
             ratio[kept] = log_ratio(own, config)
-            found = trust(shown.plan.phrases, own, output.cross.cpu(), config)
-            for index, verdict in zip(kept, found, strict=True):
+            judged = trust(shown.plan.phrases, own, output.cross.cpu(), config)
+            for index, verdict in zip(kept, judged, strict=True):
                 verdicts[index] = verdict
         if shown.scores is not None and task.scores is not None:
             scores = dataclasses.replace(scores, scores=scores.scores.clone())

@@ -99,11 +99,13 @@ def doubts(
         "confused": "points where {other!r} explains the picture better (lead {lead:.1f})",
         "blind": "points where no class explains the picture (lead {lead:.1f})",
     }
-    found = [
+    warnings = [
         f"class {phrase.name!r} {said[about.verdict].format(other=about.other, **about.numbers)}"
         for phrase, about in zip(phrases, verdicts, strict=False)
         if about.verdict != "sure"
     ]
-    if found and not own_bounds:
-        found.append("these verdicts have the bounds of the lab's small models; this one has none")
-    return found
+    if warnings and not own_bounds:
+        warnings.append(
+            "these verdicts have the bounds of the lab's small models; this one has none"
+        )
+    return warnings

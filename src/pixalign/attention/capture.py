@@ -141,8 +141,8 @@ class _Recorder:
         if images % len(prompts):
             raise ValueError(f"{len(prompts)} prompts do not match {images} embeddings")
         matrices = torch.stack([self._matrix(prompt, length, streams) for prompt in prompts])
-        for word, found in zip(self.words, matrices.any(0).any(0).tolist(), strict=True):
-            if not found:
+        for word, occurs in zip(self.words, matrices.any(0).any(0).tolist(), strict=True):
+            if not occurs:
                 raise ValueError(
                     f"word {word.name!r} does not occur on its own in {prompts!r}, as far as "
                     "the model reads"

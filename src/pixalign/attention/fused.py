@@ -29,14 +29,14 @@ def log_denominators(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """float32 [B, heads, P]: log sum_j exp(scale q_i k_j) over keys [B, heads, K, d]."""
     batch, heads, rows, width = query.shape
     query, key = query.contiguous(), key.contiguous()
-    found = torch.empty(batch, heads, rows, dtype=torch.float32, device=query.device)
+    logarithms = torch.empty(batch, heads, rows, dtype=torch.float32, device=query.device)
     queries, keys, warps = _DENOMINATORS
     grid = (-(-rows // queries), batch * heads)
     _kernels().log_denominators[grid](
-        query, key, found, scale, rows, key.shape[2], width,
+        query, key, logarithms, scale, rows, key.shape[2], width,
         QUERIES=queries, KEYS=keys, WIDTH=_padded(width), num_warps=warps,
     )  # fmt: skip
-    return found
+    return logarithms
 
 
 def add_head_means(

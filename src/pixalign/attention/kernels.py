@@ -15,10 +15,10 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def log_denominators(
-    query, key, found, scale, rows, keys, width,
+    query, key, logarithms, scale, rows, keys, width,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """found[b, i] = log sum_j exp(scale q_i k_j), one program for a tile of rows of one head."""
+    """logarithms[b, i] = log sum_j exp(scale q_i k_j), a program a tile of rows of one head."""
     head = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     d = tl.arange(0, WIDTH)
@@ -34,7 +34,7 @@ def log_denominators(
         top = tl.maximum(largest, tl.max(logits, 1))
         total = total * tl.exp2(largest - top) + tl.sum(tl.exp2(logits - top[:, None]), 1)
         largest = top
-    tl.store(found + head * rows + i, (largest + tl.log2(total)) / LOG2_E, mask=i < rows)
+    tl.store(logarithms + head * rows + i, (largest + tl.log2(total)) / LOG2_E, mask=i < rows)
 
 
 @triton.jit

@@ -203,8 +203,8 @@ class Backbone(ABC):
         """
         streams = [s for s in self.streams if s.loaded and kinds in ("all", s.kind)]
         columns = self.columns(prompt.text, prompt.spans, length, streams)
-        for spans, found in zip(prompt.spans, columns, strict=True):
-            if not found:
+        for spans, own in zip(prompt.spans, columns, strict=True):
+            if not own:
                 words = " / ".join(prompt.text[start:end] for start, end in spans)
                 raise ValueError(
                     f"no tokens of {words!r} were found in {prompt.text!r}, "

@@ -46,8 +46,8 @@ class Clip:
 
     @torch.no_grad()
     def _vectors(self, items: list[Any], prepare: Any, features: Any) -> Tensor:
-        found = []
+        vectors = []
         for first in range(0, len(items), _BATCH):
             inputs = prepare(items[first : first + _BATCH], return_tensors="pt").to(self.device)
-            found.append(features(**inputs).pooler_output.float())
-        return torch.nn.functional.normalize(torch.cat(found), dim=-1)
+            vectors.append(features(**inputs).pooler_output.float())
+        return torch.nn.functional.normalize(torch.cat(vectors), dim=-1)

@@ -71,7 +71,9 @@ def sheet(
     for row, threshold in thresholds.items():
         values = heatmaps[row].cpu().numpy()
         mask = np.where(values.max(0) >= threshold, values.argmax(0) + 1, 0)
-        line = [(heat(one), f"{row}: {name}") for name, one in zip(names, values, strict=False)]
+        line = [
+            (heat(heatmap), f"{row}: {name}") for name, heatmap in zip(names, values, strict=False)
+        ]
         lines.append([*line, (tinted(picture, mask), f"{row}: mask")])
     shown = tinted(picture, np.where(truth == 255, 0, truth))
     first = [(picture, "picture"), (shown, "truth")]

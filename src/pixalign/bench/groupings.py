@@ -86,7 +86,7 @@ class MeasuredRow:
     def classes(self, kind: str, chosen: Tensor, weights: Tensor) -> Resampled:
         """The mean over classes of the pooled IoU of the rows where bool [R] is true."""
         each = [figures(tally.select(chosen), weights, at) for tally, at in self._at(kind)]
-        miou = math.fsum(found.miou for found, _ in each) / len(each)
+        miou = math.fsum(figure.miou for figure, _ in each) / len(each)
         return miou, torch.stack([drawn for _, drawn in each]).mean(0)
 
 
@@ -157,16 +157,16 @@ class Comparison:
         if counts is None:
             return None
         group_of = tertiles({name: counts[name] for name in classes})
-        found = {}
+        by_group = {}
         for group in ("rare", "common", "frequent"):
             labels = [number for number, name in enumerate(classes, 1) if group_of[name] == group]
             chosen = torch.isin(self.own.label, torch.tensor(labels, dtype=torch.int64))
-            found[group] = {
+            by_group[group] = {
                 "classes": len(set(self.own.label[chosen].tolist())),
                 **self._values("miou", chosen),
                 "fixed": self._values("miou", chosen, "fixed"),
             }
-        return found
+        return by_group
 
     def by_dial(self) -> dict[str, Any] | None:
         """IoU of the class that a dial changes, at each of its levels; where it can be seen."""
@@ -174,12 +174,12 @@ class Comparison:
             return None
         targets = torch.tensor([-1 if i.target is None else i.target + 1 for i in self.images])
         is_target = self.own.label == targets[self.own.image]
-        found = {}
+        by_level = {}
         for group in dict.fromkeys(image.group for image in self.images):
             at_level = torch.tensor([image.group == group for image in self.images])
             chosen = is_target & at_level[self.own.image]
-            found[group] = self._pairs(chosen) | {"fixed": self._values("iou", chosen, "fixed")}
-        return found
+            by_level[group] = self._pairs(chosen) | {"fixed": self._values("iou", chosen, "fixed")}
+        return by_level
 
     def _pairs(self, chosen: Tensor) -> dict[str, Any]:
         return {"pairs": int(chosen.sum()), **self._values("iou", chosen)}

@@ -348,5 +348,5 @@ def _best(drawn: Sequence[Tally], config: AlignConfig) -> Tally:
 
 def _all_background(subject: Subject) -> tuple[Tally]:
     """An image without classes: every pixel that counts is background, and is called so."""
-    (found,) = tally(torch.zeros(1, 1, *subject.size), subject.truth, [1], subject.index)
-    return (found.select(found.label == 0),)
+    (counted,) = tally(torch.zeros(1, 1, *subject.size), subject.truth, [1], subject.index)
+    return (counted.select(counted.label == 0),)

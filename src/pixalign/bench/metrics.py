@@ -136,9 +136,9 @@ def _check(heatmaps: Tensor, truth: Tensor, labels: Sequence[int]) -> None:
     shape, size = tuple(heatmaps.shape), tuple(truth.shape)
     fits = len(shape) == 4 and shape[1:] == (len(labels), *size) and labels
     if not fits or truth.is_floating_point():
-        found = f"{shape}, truth is {truth.dtype} {size}, labels are {len(labels)}"
+        given = f"{shape}, truth is {truth.dtype} {size}, labels are {len(labels)}"
         needed = "[V, N, H, W], truth integers [H, W] and N labels, N >= 1"
-        raise ValueError(f"heatmaps are {found}; allowed: {needed}")
+        raise ValueError(f"heatmaps are {given}; allowed: {needed}")
     if min(labels) < 1 or len(set(labels)) < len(labels) or len(labels) >= IGNORE:
         raise ValueError(f"labels are {list(labels)}; allowed: up to 254 different numbers >= 1")
     pixels = truth.long()

@@ -87,17 +87,17 @@ def highest_loss(images: Sequence[ImageRow], header: Mapping[str, Any]) -> dict[
         return None
     weak = [int(np.argmax(image.elbo or ())) for image in shown]
     known = _known(shown, header)
-    found: dict[str, Any] = {
+    shares: dict[str, Any] = {
         title: _percent([w == int(np.argmin(x)) for w, x in zip(weak, known[name], strict=True)])
         for title, name in _LOWEST.items()
         if name in known
     }
-    found["chance"] = _percent([1 / len(image.labels) for image in shown])
+    shares["chance"] = _percent([1 / len(image.labels) for image in shown])
     targets: dict[str, list[bool]] = {}
     for image, index in zip(shown, weak, strict=True):
         if image.target in image.labels:
             targets.setdefault(image.group, []).append(image.labels[index] == image.target)
-    return found | {"target": {group: _percent(hits) for group, hits in targets.items()}}
+    return shares | {"target": {group: _percent(hits) for group, hits in targets.items()}}
 
 
 def _percent(values: Sequence[float]) -> float:

@@ -168,10 +168,10 @@ def _compared(result: Result, kind: str) -> Plot | None:
         return None
     figure, axes = new_figure()
     ticks = [
-        f"{100 * one['from']:.1f}–{100 * one['to']:.1f}"
+        f"{100 * group['from']:.1f}–{100 * group['to']:.1f}"
         if kind == "area"
-        else f"{name}\n({one['classes']} classes)"
-        for name, one in known.items()
+        else f"{name}\n({group['classes']} classes)"
+        for name, group in known.items()
     ]
     points = {name: list(map(point, groups.values())) for name, groups in shown.items()}
     draw_dots(axes, points, [LINE_COLOURS[name != baseline] for name in shown], ticks)
@@ -182,8 +182,8 @@ def _compared(result: Result, kind: str) -> Plot | None:
 
 def entries(row: Result, kind: str) -> dict[str, Result]:
     """A row's groups of a kind, by name or number."""
-    found = row[kind] or {}
-    return found if isinstance(found, dict) else {str(n): one for n, one in enumerate(found)}
+    groups = row[kind] or {}
+    return groups if isinstance(groups, dict) else {str(n): group for n, group in enumerate(groups)}
 
 
 def draw_line(

@@ -64,10 +64,10 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
 def render_benchmark(results: Path, template: Path) -> str:
     """docs/benchmark.md as text, with the tables of ``results``/*/result.json, if there are any."""
-    found = [read_result(path) for path in sorted(results.glob(f"*/{RESULT}"))]
+    known = [read_result(path) for path in sorted(results.glob(f"*/{RESULT}"))]
     page = environment(html=False).from_string(template.read_text(encoding="utf-8"))
-    tables = markdown_page(found, level=3).rstrip()
-    return page.render(results=found, tables=tables, warnings=warnings)
+    tables = markdown_page(known, level=3).rstrip()
+    return page.render(results=known, tables=tables, warnings=warnings)
 
 
 def _run_part(result: Result, folder: Path) -> dict[str, Any]:

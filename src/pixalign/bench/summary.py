@@ -102,13 +102,13 @@ def write_result(run: Run, draws: int = 1000) -> dict[str, Any]:
 def read_result(path: Path) -> dict[str, Any]:
     """A result.json."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        number = found["format"]
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        number = result["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}") from error
     if number != 1:
         raise ValueError(f"{str(path)!r} has format {number!r}; allowed: 1")
-    return found
+    return result
 
 
 def _fingerprint(folder: Path, draws: int) -> str:
@@ -147,10 +147,10 @@ def _measure(
         each, weighted = zip(*(figures(x, weights, threshold) for x in pooled), strict=True)
         resampled[kind] = torch.stack(weighted).mean(0)
         low, high = interval(resampled[kind])
-        values = [dataclasses.asdict(found) for found in each]
+        values = [dataclasses.asdict(figure) for figure in each]
         mean = {key: math.fsum(x[key] for x in values) / len(values) for key in values[0]}
         means[kind] = Figures(**mean | {"miou_low": low, "miou_high": high})
-        thresholds[kind] = tuple(found.threshold for found in each)
+        thresholds[kind] = tuple(figure.threshold for figure in each)
     return MeasuredRow(tuple(pooled), means, resampled, thresholds)
 
 
@@ -188,8 +188,8 @@ def found_again(
     if plain is None:
         return None
     lost = (measured[plain].label > 0) & (measured[plain].ious("oracle") < LOST)
-    found = {name: int((own.ious("oracle")[lost] > FOUND).sum()) for name, own in measured.items()}
-    return {"row": plain, "lost": int(lost.sum()), "found": found}
+    again = {name: int((own.ious("oracle")[lost] > FOUND).sum()) for name, own in measured.items()}
+    return {"row": plain, "lost": int(lost.sum()), "found": again}
 
 
 def _extremes(images: Sequence[ImageRow], row: MeasuredRow | None) -> dict[str, Any]:

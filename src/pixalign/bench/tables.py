@@ -108,11 +108,13 @@ def _result_grid(name: str, results: Sequence[Result]) -> ResultGrid:
     known = ChainMap(*(result["rows"] for result in results), planned)
     unknown = {"baseline": results[0]["baseline"], "supervised": False}
     there = [row for result in results for row in (*result["rows"], *result["missing"])]
-    found = {(result["model"]["name"], result["dataset"]): result for result in results}
-    models = _in_order({model for model, _ in found}, MODELS)
-    datasets = _in_order({dataset for _, dataset in found}, spec.datasets if spec else ())
+    by_place = {(result["model"]["name"], result["dataset"]): result for result in results}
+    models = _in_order({model for model, _ in by_place}, MODELS)
+    datasets = _in_order({dataset for _, dataset in by_place}, spec.datasets if spec else ())
     return ResultGrid(
-        results={place: found[place] for place in product(models, datasets) if place in found},
+        results={
+            place: by_place[place] for place in product(models, datasets) if place in by_place
+        },
         paper=spec.paper if spec else {},
         rows={row: known.get(row, unknown) for row in (*planned, *there) if row in there},
         models=models,
@@ -295,8 +297,8 @@ def _seconds(grid: ResultGrid) -> Table:
     compared = timed and not all(METHODS[name].separable for name in used)
     rows = []
     for model, name in product(grid.models, grid.rows) if compared else ():
-        found = [grid.results.get((model, dataset), {}) for dataset in grid.datasets]
-        spent = [result.get("row_seconds", {}).get(name) for result in found]
+        runs = [grid.results.get((model, dataset), {}) for dataset in grid.datasets]
+        spent = [result.get("row_seconds", {}).get(name) for result in runs]
         texts = [NOTHING if seconds is None else f"{seconds:.3g}" for seconds in spent]
         rows.append((model, grid.label(name), *texts))
     hardware = sorted({result["device"] for result in results})

@@ -79,18 +79,18 @@ def ls(json_: common.Json = False) -> None:
     """List the tables: what they compare, on which datasets, in how many rows."""
     from pixalign.bench.spec import load_spec, spec_names
 
-    found = [
+    specs = [
         spec.model_dump(include={"name", "label", "title", "datasets"}) | {"rows": len(spec.rows)}
         for spec in map(load_spec, spec_names())
     ]
     if json_:
-        common.print_json(found)
+        common.print_json(specs)
         return
-    width = max(len(one["name"]) for one in found)
-    for one in found:
-        datasets = ", ".join(one["datasets"])
-        print(f"{one['name']:<{width}}  {one['label']:<28} {datasets}; {one['rows']} rows")
-        print(f"{'':<{width}}  {one['title']}")
+    width = max(len(spec["name"]) for spec in specs)
+    for spec in specs:
+        datasets = ", ".join(spec["datasets"])
+        print(f"{spec['name']:<{width}}  {spec['label']:<28} {datasets}; {spec['rows']} rows")
+        print(f"{'':<{width}}  {spec['title']}")
 
 
 @bench.command()
@@ -129,11 +129,11 @@ def count(
     from pixalign.bench.datasets.captions import count_captions
     from pixalign.core.files import write_json
 
-    found = count_captions(captions, class_names(classes), column=column, progress=True)
+    counts = count_captions(captions, class_names(classes), column=column, progress=True)
     if out is None:
-        common.print_json(found)
+        common.print_json(counts)
     else:
-        write_json(out, found)
+        write_json(out, counts)
         print(f"written to {out}")
 
 

@@ -102,10 +102,10 @@ def cached_models() -> list[dict[str, str]]:
         repos = scan_cache_dir().repos
     except CacheNotFound:
         return []
-    found = []
+    models = []
     for repo in sorted(repos, key=lambda repo: repo.repo_id):
         weights = [f for r in repo.revisions for f in r.snapshot_path.glob("*/*.safetensors")]
         whole = {f.parents[1] for f in weights if f.parent.name in ("unet", "transformer")}
         families = {name for name in map(family_of_folder, whole) if name}
-        found += [{"model": repo.repo_id, "family": family} for family in sorted(families)]
-    return found
+        models += [{"model": repo.repo_id, "family": family} for family in sorted(families)]
+    return models

@@ -17,10 +17,10 @@ def device_name(device: torch.device) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that can change a number."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed

@@ -20,9 +20,11 @@ class PromptToPrompt:
     """
 
     def __init__(self, pairings: Sequence[Pairing], device: torch.device) -> None:
-        self.matrix = torch.stack([one.matrix for one in pairings]).to(device)[:, None]
-        self.blend = torch.stack([one.blend for one in pairings]).to(device)[:, None, None]
-        self.factors = torch.stack([one.factors for one in pairings]).to(device)[:, None, None]
+        self.matrix = torch.stack([pairing.matrix for pairing in pairings]).to(device)[:, None]
+        self.blend = torch.stack([pairing.blend for pairing in pairings]).to(device)[:, None, None]
+        self.factors = torch.stack([pairing.factors for pairing in pairings]).to(device)[
+            :, None, None
+        ]
 
     def __call__(self, source: Tensor, target: Tensor, grid: Size) -> Tensor:
         """The targets' new probabilities [n, heads, h*w, L] from the sources' and their own."""

@@ -103,8 +103,8 @@ def read_attend_excite(path: str | os.PathLike[str]) -> dict[str, tuple[SetPromp
     except json.JSONDecodeError as error:
         raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
     if not isinstance(content, dict) or set(content) != set(GROUPS):
-        found = list(content) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"{str(path)!r} holds {found}; {shape}")
+        held = list(content) if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"{str(path)!r} holds {held}; {shape}")
     for group, texts in content.items():
         if not isinstance(texts, list):
             raise ValueError(f"{str(path)!r} has {texts!r} as {group!r}; {shape}")
@@ -188,8 +188,8 @@ def _named(text: str) -> tuple[str, ...]:
     """The two nouns of Attend-and-Excite that a text names, each with a colour before it."""
     colour = rf"(?:(?:{'|'.join(PROMPT_COLOURS)})\s+)?"
     pattern = rf"(?<!\w){colour}(?:{'|'.join(ANIMALS + OBJECTS)})(?!\w)"
-    found = tuple(re.findall(pattern, text, re.IGNORECASE))
-    return found if len(found) == 2 else ()
+    phrases = tuple(re.findall(pattern, text, re.IGNORECASE))
+    return phrases if len(phrases) == 2 else ()
 
 
 def _described_noun(rng: np.random.Generator, used: Sequence[str]) -> str:

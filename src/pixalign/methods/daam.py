@@ -50,13 +50,13 @@ class Daam(Baseline):
 def attribution_sites(sites: tuple[Site, ...]) -> tuple[Site, ...]:
     """The cross-attention layers of the down and up blocks that are not too coarse."""
     fine = {site.factor for site in sites if site.factor < TOO_COARSE}
-    found = chosen_sites(sites, "cross", mid=False, factors=fine)
-    if not found:
+    fitting = chosen_sites(sites, "cross", mid=False, factors=fine)
+    if not fitting:
         raise ValueError(
             "the model has no cross-attention in down or up blocks with cells below "
             f"{TOO_COARSE} latent positions"
         )
-    return found
+    return fitting
 
 
 def one_by_one(spans: list[TokenSpans]) -> tuple[list[TokenSpans], list[int]]:

@@ -67,7 +67,7 @@ class DiffSeg(Baseline):
         """Prompts that end with the background, which is numbered after the classes."""
         ending = dataclasses.replace(config, template=config.template + ENDING, calibrate="none")
         longer = None if caption is None else caption + ENDING
-        found = plan_prompts(self.backbone, plan.phrases, longer, ending).prompts
+        composed = plan_prompts(self.backbone, plan.phrases, longer, ending).prompts
         last = len(plan.phrases)
         return tuple(
             Prompt(
@@ -75,7 +75,7 @@ class DiffSeg(Baseline):
                 (*prompt.classes, last),
                 (*prompt.spans, ((len(prompt.text) - len(_WORD), len(prompt.text)),)),
             )
-            for prompt in found
+            for prompt in composed
         )
 
     def collecting(self, latents: Tensor, generator: torch.Generator) -> NoisedTimesteps:
@@ -108,7 +108,7 @@ class DiffSeg(Baseline):
             for factor in {site.factor for site in query.cross}
         }
         heatmaps = _named(segments, cross, task)
-        whole = sum(resize(one, finest) for one in cross.values())
+        whole = sum(resize(maps, finest) for maps in cross.values())
         assert isinstance(whole, Tensor)
         record = {"self_weights": weights, "cross_factors": sorted(cross)}
         alone = (
@@ -176,10 +176,10 @@ def _mean_of(close: Tensor, rows: Tensor) -> Tensor:
 
 def _divergence(these: Tensor, those: Tensor) -> Tensor:
     """[A, B]: (KL(p, q) + KL(q, p)) / 2 of distributions [A, P] and [B, P]."""
-    one, other = (x.clamp_min(_TINY) for x in (these, those))
-    logs = one.log(), other.log()
-    own = (one * logs[0]).sum(1)[:, None] + (other * logs[1]).sum(1)[None]
-    return (own - one @ logs[1].T - logs[0] @ other.T) / 2
+    first, second = (x.clamp_min(_TINY) for x in (these, those))
+    logs = first.log(), second.log()
+    own = (first * logs[0]).sum(1)[:, None] + (second * logs[1]).sum(1)[None]
+    return (own - first @ logs[1].T - logs[0] @ second.T) / 2
 
 
 def _strongest(proposals: Tensor, size: Size) -> Tensor:

@@ -56,9 +56,9 @@ class DiffSegmenter(Baseline):
                 split(phrases, [index], config.template, fits, whole)[0]
                 for index in range(len(phrases))
             )
-        found = locate(phrases, caption, whole)
-        places = zip(found.classes, found.spans, strict=True)
-        return tuple(Prompt(found.text, (index,), (spans,)) for index, spans in places)
+        located = locate(phrases, caption, whole)
+        places = zip(located.classes, located.spans, strict=True)
+        return tuple(Prompt(located.text, (index,), (spans,)) for index, spans in places)
 
     def find(self, task: AlignmentTask) -> MethodOutput:
         sites, latents = self.backbone.sites, task.encoded.latents

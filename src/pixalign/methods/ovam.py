@@ -109,7 +109,7 @@ class OvamOptimized(Ovam):
         collected = self.collected(task, texts, spans, query)
         assert task.targets is not None
         height, width = (side * self.backbone.vae_factor for side in task.latent)
-        found: dict[int, Tensor] = {}
+        maps: dict[int, Tensor] = {}
         steps = len(self.indices)
         for place, span in enumerate(spans):
             own = slice(place * steps, (place + 1) * steps)
@@ -122,8 +122,8 @@ class OvamOptimized(Ovam):
                 target = interpolate(wanted[None], (height, width), mode="nearest-exact")
                 best = self._optimised(asked, start, target)
                 with torch.no_grad():
-                    found[index] = asked.maps(best)[1]
-        cross = torch.stack([found[index] for index in range(len(found))])
+                    maps[index] = asked.maps(best)[1]
+        cross = torch.stack([maps[index] for index in range(len(maps))])
         record = {**_record(query), "epochs": self.epochs}
         return MethodOutput(to_image(task.calibrated(cross), task.size), cross, record)
 

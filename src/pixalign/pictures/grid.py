@@ -73,14 +73,14 @@ def in_rows(cells: Sequence[Cell], columns: int) -> list[Sequence[Cell]]:
 
 def wrapped(text: str, width: int, font: Font, lines: int = 1) -> list[str]:
     """A text in at most so many lines of ``width`` pixels; what is too long ends in "…"."""
-    found: list[str] = []
+    filled: list[str] = []
     for word in text.split():
-        longer = f"{found[-1]} {word}" if found else word
-        if found and (font.getlength(longer) <= width or len(found) == lines):
-            found[-1] = longer
+        longer = f"{filled[-1]} {word}" if filled else word
+        if filled and (font.getlength(longer) <= width or len(filled) == lines):
+            filled[-1] = longer
         else:
-            found.append(word)
-    return [_shortened(line, width, font) for line in found]
+            filled.append(word)
+    return [_shortened(line, width, font) for line in filled]
 
 
 def _shortened(text: str, width: int, font: Font) -> str:

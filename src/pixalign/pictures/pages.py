@@ -20,15 +20,15 @@ def environment(*, html: bool, **names: Any) -> jinja2.Environment:
     """
     import jinja2
 
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=html,
         keep_trailing_newline=not html,
     )
-    found.globals.update(names)
-    return found
+    templates.globals.update(names)
+    return templates
 
 
 def data_uri(picture: Image.Image | bytes, kind: str = "png") -> str:

@@ -49,13 +49,13 @@ RULES = {
 def found_by(rule: str, scene: LabelledScene) -> np.ndarray:
     """bool [N]: which of a scene's classes make it one of the rule."""
     ranks, area, visible = training_ranks(), np.array(scene.area), np.array(scene.visible)
-    found: dict[str, np.ndarray] = {
+    chosen: dict[str, np.ndarray] = {
         "rare": ranks[list(scene.labels)] >= len(ranks) - len(ranks) // 10,
         "small": (SMALL[0] < area) & (area < SMALL[1]),
         "hidden": (HIDDEN[0] < visible) & (visible < HIDDEN[1]),
         "crowded": np.full(len(area), len(area) == MOST),
     }
-    return found[rule]
+    return chosen[rule]
 
 
 def demo(
@@ -141,12 +141,12 @@ def _test_scenes(start: int) -> Iterator[LabelledScene]:
                 yield scene
 
 
-def iou(truth: np.ndarray, found: np.ndarray, labels: int) -> np.ndarray:
+def iou(truth: np.ndarray, labels_made: np.ndarray, labels: int) -> np.ndarray:
     """float64 [labels]: intersection over union of each label 0 .. labels - 1 of two masks [H, W].
 
     NaN where neither mask has the label.
     """
-    pairs = truth.astype(np.int64) * labels + found
+    pairs = truth.astype(np.int64) * labels + labels_made
     table = np.bincount(pairs.ravel(), minlength=labels**2).reshape(labels, labels)
     hits = table.diagonal()
     union = table.sum(0) + table.sum(1) - hits
@@ -166,12 +166,12 @@ def describe(rule: str, scene: LabelledScene, results: Mapping[str, Alignment]) 
         "score": paper.scores,
         **{name: values[1:] for name, values in ious.items()},
     }
-    found = found_by(rule, scene).tolist()
+    by_rule = found_by(rule, scene).tolist()
     return {
         "rule": rule,
         "scene": scene.number,
         "classes": [
-            {"name": name, "by_rule": found[index], "trust": str(trust[index] or "")}
+            {"name": name, "by_rule": by_rule[index], "trust": str(trust[index] or "")}
             | {key: _number(column[index]) for key, column in columns.items()}
             for index, name in enumerate(scene.names)
         ],

@@ -127,11 +127,11 @@ def columns_of(reader: TextReader, text: str, words: str, length: int) -> Column
     """All columns of some words wherever they stand in a text; their absence is an error."""
     text = normal(text)
     spans = occurrences_of(unicodedata.normalize("NFC", words), text)
-    (found,) = reader.columns(text, [spans], length) if spans else ((),)
-    if not found:
+    (own,) = reader.columns(text, [spans], length) if spans else ((),)
+    if not own:
         where = f"beyond the {length} tokens the model reads of" if spans else "not in"
         raise ValueError(f"{words!r} is {where} the prompt {text!r}")
-    return found
+    return own
 
 
 def _streams(reader: TextReader, length: int) -> Iterator[tuple[list[TextStream], range]]:
@@ -166,8 +166,8 @@ def _mapped(
 
 def _text_ends(columns: Sequence[Columns], here: range) -> tuple[int, int]:
     """The first column of a text's words, and the one behind the last."""
-    found = [column for word in columns for column in word]
-    return (min(found), max(found) + 1) if found else (here.start, here.start)
+    filled = [column for word in columns for column in word]
+    return (min(filled), max(filled) + 1) if filled else (here.start, here.start)
 
 
 def _together(columns: Sequence[Columns], words: Sequence[int]) -> Columns:

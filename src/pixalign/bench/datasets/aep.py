@@ -77,8 +77,8 @@ def _plain(content: Any, path: Path) -> dict[str, dict[str, list[str]]]:
     entries: dict[str, dict[str, list[str]]] = {}
     for image, entry in content.items():
         if not isinstance(image, str | int) or not isinstance(entry, Mapping):
-            found = f"{image!r}: a {type(entry).__name__}"
-            raise ValueError(f"{str(path)!r} holds {found}; {_SHAPE}")
+            wrong = f"{image!r}: a {type(entry).__name__}"
+            raise ValueError(f"{str(path)!r} holds {wrong}; {_SHAPE}")
         plain = entries.setdefault(str(image), {})
         for name in ("subject", "phrase"):
             items = entry.get(name)

@@ -86,13 +86,13 @@ class Matcher:
         """The classes that the caption names."""
         if not caption.isascii():
             caption = unicodedata.normalize("NFC", caption)
-        found: set[int] = set()
+        named: set[int] = set()
         reach = 0
         for match in self.pattern.finditer(caption.lower()):
             if match.end(1) > reach:  # else it lies inside a longer name
                 reach = match.end(1)
-                found.update(self.owners.get(match[1]) or self.owners[_plain(match[1])])
-        return found
+                named.update(self.owners.get(match[1]) or self.owners[_plain(match[1])])
+        return named
 
 
 def _plain(text: str) -> str:

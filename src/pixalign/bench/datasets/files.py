@@ -58,9 +58,9 @@ def read_list(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def require(what: str, keys: Sequence[str], found: Mapping[str, Any], folder: Path) -> None:
+def require(what: str, keys: Sequence[str], there: Mapping[str, Any], folder: Path) -> None:
     """Raise a FileNotFoundError that names the first keys without a file."""
-    missing = [key for key in keys if key not in found]
+    missing = [key for key in keys if key not in there]
     if missing:
         raise FileNotFoundError(
             f"{len(missing)} of {len(keys)} {what} are missing in {str(folder)!r}: "
