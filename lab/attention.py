@@ -137,7 +137,7 @@ def _read(backbone: Backbone, sites: list[Site], scenes: GateScenes, index: int)
     noised = steps.noised(scenes.latents, scenes.noise[index].expand_as(scenes.latents))
     reader = AttentionReader(sites)
     parts: list[list[Tensor]] = []
-    with reader.attached(backbone.denoiser):
+    with reader.attached(backbone):
         for rows in torch.split(torch.arange(len(noised)), _BATCH):
             reader.columns = scenes.columns[rows]
             backbone.predict(noised[rows], steps[rows], text[rows])

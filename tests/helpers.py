@@ -1,7 +1,8 @@
 """What several tests share: comparisons, fingerprints, batches that can be counted or refused."""
 
 import copy
-from functools import cache
+from functools import cache, partial
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -10,8 +11,8 @@ import pixalign as pa
 import tiny
 from pixalign.alignment import elbo
 from pixalign.alignment.plan import NoisedTimesteps
-from pixalign.attention import network_input
 from pixalign.backbones import wrap
+from pixalign.backbones.sd import StableDiffusion
 from pixalign.core.batching import BatchSize
 from pixalign.core.progress import Progress
 from pixalign.diffusion.schedule import FlowSchedule
@@ -96,7 +97,7 @@ def refuse_above(limit, module, seen):
     """A hook that behaves like an allocator with room for ``limit`` images."""
 
     def hook(module, args, kwargs):
-        batch = len(network_input(args, kwargs))
+        batch = len(args[0] if args else next(iter(kwargs.values())))
         seen.append(batch)
         if batch > limit:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
@@ -134,6 +135,14 @@ def inputs(backbone, batch=2, size=None, seed=0):
     z = torch.randn(batch, channels, height, width, generator=generator)
     steps = backbone.schedule.at_positions(positions("even", batch))
     return z, steps, backbone.encode_text([f"a photo of dog, cat {i}" for i in range(batch)])
+
+
+def bare_network(unet):
+    """A UNet without a pipeline, as what taps are attached to."""
+    bare = SimpleNamespace(denoiser=unet, arguments=StableDiffusion.arguments)
+    bare.attention_backends = dict
+    bare.describe_call = partial(StableDiffusion.describe_call, bare)
+    return bare
 
 
 def fingerprint(module):

@@ -74,3 +74,18 @@ def observe(pipe: Any, z: Tensor, index: int, text: Text, pixel: tuple[int, int]
         place = name.split("_")[0]
         found.append(Layer(place, z.shape[2] // size[0], size, reads_text, heads, query, attn))
     return found
+
+
+def projected(attn: Any, hidden: Tensor, text: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Queries of the image and keys [B, heads, tokens, d] of what it attends to, by the weights."""
+
+    def part(tokens: Tensor, layer: Any, norm: Any) -> Tensor:
+        heads = layer(tokens).unflatten(2, (attn.heads, -1)).transpose(1, 2)
+        return heads if norm is None else norm(heads)
+
+    joint = text is not None and attn.add_k_proj is not None
+    query = part(hidden, attn.to_q, attn.norm_q)
+    key = part(hidden if text is None or joint else text, attn.to_k, attn.norm_k)
+    if joint:
+        key = torch.cat([key, part(text, attn.add_k_proj, attn.norm_added_k)], dim=2)
+    return query, key

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from helpers import assert_same, fingerprint, inputs
+from helpers import assert_same, bare_network, fingerprint, inputs
+from materialised import projected
 from pixalign.attention import AttentionReader, add_by_owner, reading
-from pixalign.attention.reading import queries_and_keys
+from pixalign.attention.tap import tapped
 from pixalign.backbones import wrap
 from pixalign.backbones.sd import unet_sites
 
@@ -40,7 +41,7 @@ def read(backbone, given, columns, labels=None, sites=None):
     """A reader of those columns, after one pass."""
     reader = AttentionReader(sites or backbone.sites, labels)
     reader.columns = columns
-    with reader.attached(backbone.denoiser):
+    with reader.attached(backbone):
         backbone.predict(*given)
     return reader
 
@@ -107,7 +108,7 @@ def test_observing_changes_no_bit(any_pipe):
     labels = {s: f"factor {s.factor}" for s in backbone.sites if s.reads_image}
     reader = AttentionReader(backbone.sites, labels)
     reader.columns = torch.ones(2, given[2].embeds.shape[1], 1)
-    with reader.attached(backbone.denoiser):
+    with reader.attached(backbone):
         observed = backbone.predict(*given)
     after = backbone.predict(*given)
 
@@ -119,8 +120,8 @@ def test_observing_changes_no_bit(any_pipe):
 def test_network_is_restored_when_the_pass_raises(any_pipe):
     backbone = wrap(any_pipe)
     before = fingerprint(backbone.denoiser)
-    with pytest.raises(RuntimeError):  # a wrong length: the observer itself fails
-        read(backbone, inputs(backbone), torch.ones(2, 3, 1))
+    with pytest.raises(IndexError):  # columns of one class that say so: the observer itself fails
+        read(backbone, inputs(backbone), torch.ones(2, 3))
     assert_same(before, fingerprint(backbone.denoiser))
 
 
@@ -149,7 +150,7 @@ def test_rows_choose_a_part_of_the_batch(pipeline):
     whole, part = (AttentionReader(backbone.sites) for _ in range(2))
     whole.columns = torch.rand(4, 77, 2, generator=torch.Generator().manual_seed(0))
     part.columns, part.rows = whole.columns[2:], slice(2, None)
-    with whole.attached(backbone.denoiser), part.attached(backbone.denoiser):
+    with whole.attached(backbone), part.attached(backbone):
         backbone.predict(z, steps, text)
 
     for site, maps in part.cross.items():
@@ -176,7 +177,7 @@ def test_self_attention_goes_to_the_images_that_own_the_rows(pipeline, name, bud
         row.columns, row.rows = reader.columns[:1], slice(index, index + 1)
     with ExitStack() as attached:
         for one in (reader, *rows):
-            attached.enter_context(one.attached(backbone.denoiser))
+            attached.enter_context(one.attached(backbone))
         backbone.predict(z, steps, text)
 
     for label in set(labels.values()):
@@ -231,7 +232,7 @@ def test_bare_self_attention_blocks_are_sites_too():
     reader.columns = torch.ones(1, 5, 1)
     spies = [Spy() for _ in bare]
     z, text = torch.randn(1, 4, 16, 16), torch.randn(1, 5, 8)
-    with torch.no_grad(), reader.attached(unet):
+    with torch.no_grad(), reader.attached(bare_network(unet)):
         unet(z, 5, encoder_hidden_states=text)
     for site, spy in zip(bare, spies, strict=True):
         site.module.set_processor(spy)
@@ -243,16 +244,28 @@ def test_bare_self_attention_blocks_are_sites_too():
         torch.testing.assert_close(reader.self_mean(str(index)), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_queries_and_keys_honour_the_layers_norms(pipeline):
-    attention = pipeline("sd3.5").transformer.transformer_blocks[0].attn
-    hidden, text = torch.randn(1, 16, attention.query_dim), torch.randn(1, 7, attention.query_dim)
-    query, key = queries_and_keys(attention, hidden, text)
+@pytest.mark.parametrize("name", ["sd1", "sd3.5"])
+def test_the_tap_hears_what_the_weights_say(pipeline, name):
+    """Queries and keys are those that the layer's own projections and norms make of its inputs."""
+    backbone = wrap(pipeline(name))
+    given = inputs(backbone, batch=2, size=(16, 8))
+    for site in backbone.sites:
+        heard, kept = [], {}
 
-    assert query.shape[2] == 16
-    assert key.shape[2] == 16 + 7
-    unnormed = attention.to_q(hidden).unflatten(2, (attention.heads, -1)).transpose(1, 2)
-    torch.testing.assert_close(query, attention.norm_q(unnormed))
-    assert not torch.allclose(query, unnormed)
+        def keep(module, args, kwargs, kept=kept):
+            kept.update(kwargs, hidden_states=args[0] if args else kwargs["hidden_states"])
+
+        with (
+            tapped(backbone, [site], lambda site, call, grid, heard=heard: heard.append(call)),
+            site.module.register_forward_pre_hook(keep, with_kwargs=True),
+        ):
+            backbone.predict(*given)
+        (call,) = heard
+        query, key = projected(
+            site.module, kept["hidden_states"], kept.get("encoder_hidden_states")
+        )
+        torch.testing.assert_close(call.query, query)
+        torch.testing.assert_close(call.key, key)
 
 
 def test_masked_text_gets_no_attention(pipeline):
@@ -263,7 +276,7 @@ def test_masked_text_gets_no_attention(pipeline):
     reader.columns = torch.eye(77)[None]
     keep = torch.ones(1, 77)
     keep[:, 6:] = 0
-    with torch.no_grad(), reader.attached(backbone.denoiser):
+    with torch.no_grad(), reader.attached(backbone):
         backbone.denoiser(
             z, steps.time, encoder_hidden_states=text.embeds, encoder_attention_mask=keep.bool()
         )

@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import linear
 
 import tiny
-from helpers import assert_same, fingerprint, inputs
+from helpers import assert_same, bare_network, fingerprint, inputs
+from materialised import projected
 from pixalign.attention import AttentionReader
-from pixalign.attention.reading import queries_and_keys
 from pixalign.attention.writing import AttentionWriter
 from pixalign.backbones import wrap
 from pixalign.backbones.sd import unet_sites
@@ -29,7 +29,7 @@ def writing(sites, sources, targets, edit=None, replaced=()):
 
 
 def predicted(backbone, given, writer):
-    with writer.attached(backbone.denoiser):
+    with writer.attached(backbone):
         return backbone.predict(*given)
 
 
@@ -40,7 +40,7 @@ def layer_output(backbone, given, writer, site):
     def keep(module, args, output):
         found.append(output[0] if isinstance(output, tuple) else output)
 
-    with writer.attached(backbone.denoiser), site.module.register_forward_hook(keep):
+    with writer.attached(backbone), site.module.register_forward_hook(keep):
         backbone.predict(*given)
     return found[0]
 
@@ -119,7 +119,7 @@ def test_an_edit_sees_the_probabilities_that_a_reader_reads(any_pipe):
         return target
 
     # The layers are written with what they had, so that later ones read the same.
-    with reader.attached(backbone.denoiser):
+    with reader.attached(backbone):
         predicted(backbone, given, writing(backbone.sites, [0], [1], keep))
     assert len(seen) == len(reader.cross)
     for maps, found in zip(reader.cross.values(), seen, strict=True):
@@ -132,7 +132,7 @@ def materialised(site, hidden, text, source, target, edit, replace):
     attn = site.module
     probabilities = []
     for row in (source, target):
-        q, k = queries_and_keys(attn, hidden[row, None], None if text is None else text[row, None])
+        q, k = projected(attn, hidden[row, None], None if text is None else text[row, None])
         probabilities.append((q @ k.transpose(2, 3) * attn.scale).softmax(-1))
     looked_at = text if site.kind == "cross" else hidden
     values = linear(looked_at[target, None], attn.to_v.weight, attn.to_v.bias)
@@ -186,9 +186,9 @@ def test_bare_attention_blocks_are_written_too():
     z, text = torch.randn(3, 4, 16, 16), torch.randn(3, 5, 8)
     with torch.no_grad():
         plain = unet(z, 5, encoder_hidden_states=text).sample
-        with writing(sites, [0, 1], [0, 1], unchanged, sites).attached(unet):
+        with writing(sites, [0, 1], [0, 1], unchanged, sites).attached(bare_network(unet)):
             same = unet(z, 5, encoder_hidden_states=text).sample
-        with writing(sites, [2, 2], [0, 1], None, sites).attached(unet):
+        with writing(sites, [2, 2], [0, 1], None, sites).attached(bare_network(unet)):
             other = unet(z, 5, encoder_hidden_states=text).sample
     torch.testing.assert_close(same, plain, atol=1e-5, rtol=1e-4)
     assert torch.equal(other[2], plain[2])
@@ -209,7 +209,7 @@ def test_masked_text_stays_masked(pipeline):
     given = {"encoder_hidden_states": text.embeds, "encoder_attention_mask": keep}
     with torch.no_grad():
         plain = backbone.denoiser(z, steps.time, **given).sample
-        with writing(backbone.sites, [0], [1], look).attached(backbone.denoiser):
+        with writing(backbone.sites, [0], [1], look).attached(backbone):
             found = backbone.denoiser(z, steps.time, **given).sample
     torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-4)
     assert max(seen) < 1e-6

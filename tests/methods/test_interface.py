@@ -381,7 +381,7 @@ def observed(**options):
 
 
 def run(reader, predict):
-    with reader.attached(small().backbone.denoiser):
+    with reader.attached(small().backbone):
         return predict()
 
 

@@ -116,7 +116,7 @@ def collect(
         for site, kept in reader.queries.items():
             queries.setdefault(site, []).append(kept)
 
-    with reader.attached(backbone.denoiser):
+    with reader.attached(backbone):
         batch_size.each(
             passes.latents, len(passes), "collect", work, restart=restart, progress=progress
         )

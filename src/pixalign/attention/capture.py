@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pixalign.attention import AttentionReader, network_input, text_layers
+from pixalign.attention import AttentionReader, text_layers
 from pixalign.attention.layers import CrossWeights, combine_layers
 from pixalign.core.maps import minmax, resize
 from pixalign.core.values import Phrase, Size, TokenSpans
@@ -88,36 +89,43 @@ def capture(
         pipe.encode_prompt = recorder.listening(original)
         for handle in (
             denoiser.register_forward_pre_hook(recorder.before, with_kwargs=True),
-            denoiser.register_forward_hook(recorder.after, with_kwargs=True),
+            denoiser.register_forward_hook(recorder.after),
         ):
             undo.callback(handle.remove)
-        undo.enter_context(recorder.reader.attached(denoiser))
+        undo.enter_context(recorder.reader.attached(backbone))
         yield recorder.maps
 
 
 @dataclass
 class _Recorder:
-    """Listens to the pipeline's prompt, its denoiser and its attention layers."""
+    """Listens to the pipeline's prompt, its denoiser and its attention layers, in one thread."""
 
     backbone: Any
     words: tuple[Phrase, ...]
     prompt: str | Sequence[str] | None
     cross_weights: CrossWeights
     columns: Tensor | None = None  # [images, L, words]
+    texts: Sequence[Tensor] = ()  # of the images, as the network is shown them
+    ran: bool = True  # whether the network did since the prompt was read
+    time: float = 0.0
 
     def __post_init__(self) -> None:
         self.maps = WordMaps(tuple(word.name for word in self.words))
         self.sites = tuple(site for site in self.backbone.sites if site.reads_text)
         self.reader = AttentionReader(self.sites)
+        self.thread = threading.get_ident()
 
     def listening(self, encode_prompt: Any) -> Any:
         signature = inspect.signature(encode_prompt)
 
         def encode_and_listen(*args: Any, **kwargs: Any) -> Any:
+            # What a pipeline encodes after its prompt and before it runs is what guidance leaves.
+            mine = threading.get_ident() == self.thread and self.ran
             given = signature.bind(*args, **kwargs).arguments
-            prompts = self._prompts(given)
+            prompts = self._prompts(given) if mine else []
             encoded = encode_prompt(*args, **kwargs)
-            self._start(prompts, encoded[0], given.get("prompt") is not None)
+            if mine:
+                self._start(prompts, encoded[0], given.get("prompt") is not None)
             return encoded
 
         return encode_and_listen
@@ -134,9 +142,9 @@ class _Recorder:
                 raise ValueError(f"capture reads one prompt; leave {name} out")
         return [prompt] if isinstance(prompt, str) else list(prompt)
 
-    def _start(self, prompts: list[str], embeds: Tensor, encoded_now: bool) -> None:
+    def _start(self, prompts: list[str], texts: Sequence[Tensor], encoded_now: bool) -> None:
         """Find the words in the prompts; images of one prompt follow each other."""
-        images, length = embeds.shape[:2]
+        images, length = len(texts), max(len(text) for text in texts)
         streams = [s for s in self.backbone.streams if s.loaded or not encoded_now]
         if images % len(prompts):
             raise ValueError(f"{len(prompts)} prompts do not match {images} embeddings")
@@ -148,6 +156,7 @@ class _Recorder:
                     "the model reads"
                 )
         self.columns = matrices.repeat_interleave(images // len(prompts), 0)
+        self.texts, self.ran = texts, False
         self.maps.timesteps, self.maps._steps = [], []
 
     def _matrix(self, text: str, length: int, streams: list[TextStream]) -> Tensor:
@@ -157,31 +166,45 @@ class _Recorder:
         spans = TokenSpans(prompt.text, prompt.classes, columns, length)
         return spans.averaging_matrix(len(self.words))
 
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Choose the rows to read: all, or the conditional half behind the unconditional one."""
-        batch = len(network_input(args, kwargs))
-        self.reader.columns = None
+    def before(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Choose the rows to read: those with the prompt's text, wherever guidance puts them."""
+        if threading.get_ident() != self.thread:
+            return
+        self.reader.columns, self.ran = None, True
         if self.columns is None:
             self.maps._why_none = "this pipeline does not pass its prompt through encode_prompt"
             return
-        images = len(self.columns)
-        guided = getattr(self.backbone.pipe, "do_classifier_free_guidance", batch == 2 * images)
-        if batch == images * (2 if guided else 1):
-            self.reader.columns = self.columns.to(self.backbone.device)
-            self.reader.rows = slice(batch - images, None)
-        else:
-            self.maps._why_none = (
-                f"the network ran {batch} images at once where {images}, or twice that with "
-                "guidance, were expected; this kind of guidance is not known"
-            )
+        call = self.backbone.describe_call(args, kwargs)
+        rows = _rows_of(self.texts, call.texts)
+        if rows is None:
+            self.maps._why_none = "the network was not shown the prompt's own embeddings"
+            return
+        self.reader.columns = self.columns.to(self.backbone.device)
+        self.reader.rows, self.time = rows, call.time
 
-    def after(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        if self.reader.columns is None or len(self.reader.cross) != len(self.sites):
+    def after(self, *_: object) -> None:
+        mine = threading.get_ident() == self.thread
+        if not mine or self.reader.columns is None or len(self.reader.cross) != len(self.sites):
             return  # an auxiliary pass, such as skip-layer guidance
-        timestep = args[1] if len(args) > 1 else kwargs["timestep"]
         cross = [self.reader.cross[site] for site in self.sites]  # [images, words, h, w] each
         combined = combine_layers(cross, text_layers(self.sites), self.cross_weights)
-        self.maps.timesteps.append(float(torch.as_tensor(timestep).flatten()[0]))
+        self.maps.timesteps.append(self.time)
         self.maps._steps.append(combined.float().cpu())
+
+
+def _rows_of(texts: Sequence[Tensor], shown: Sequence[Tensor]) -> Tensor | slice | None:
+    """Where each text stands in a batch; None where one is not there."""
+    rows: list[int] = []
+    for text in texts:
+        places = (row for row in range(len(shown)) if row not in rows)
+        row = next((row for row in places if _same(text, shown[row])), None)
+        if row is None:
+            return None
+        rows.append(row)
+    if rows == list(range(rows[0], rows[0] + len(rows))):
+        return slice(rows[0], rows[0] + len(rows))  # views, not copies
+    return torch.tensor(rows, device=shown[0].device)
+
+
+def _same(text: Tensor, shown: Tensor) -> bool:
+    return text.shape == shown.shape and torch.equal(text.to(shown), shown)

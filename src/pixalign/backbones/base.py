@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pixalign.attention import Site
 from pixalign.core.checks import check_finite
-from pixalign.core.values import Size, TextCondition, TokenSpans
+from pixalign.core.values import NetworkCall, Size, TextCondition, TokenSpans
 from pixalign.diffusion.objectives import OBJECTIVES
 from pixalign.diffusion.schedule import Schedule, Steps
 from pixalign.text.prompts import Prompt, Span
@@ -32,6 +32,7 @@ class Backbone(ABC):
     description: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]  # hub ids
     network: ClassVar[str]  # the pipeline's part that is asked, "unet" or "transformer"
+    arguments: ClassVar[tuple[str, ...]]  # its first ones, latents first
     half_dtype: ClassVar[torch.dtype] = torch.float16  # what the family is run in on a GPU
     guidance: ClassVar[float] = 7.5  # with which the family's pictures are usually made
 
@@ -234,6 +235,20 @@ class Backbone(ABC):
             tuple(sorted(set().union(*(s.columns(text, spans, length) for s in streams))))
             for spans in places
         )
+
+    def describe_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NetworkCall:
+        """What a call of the network, ours or a pipeline's, has to do with picture and text."""
+        named = dict(zip(self.arguments, args, strict=False)) | dict(kwargs)
+        latents, texts = named[self.arguments[0]], named["encoder_hidden_states"]
+        time = float(torch.as_tensor(named["timestep"]).flatten()[0])
+        return NetworkCall((latents.shape[-2], latents.shape[-1]), texts, time)
+
+    def attention_backends(self) -> MutableMapping[Any, Any]:
+        """diffusers' table of functions that attend in the place of torch's."""
+        from diffusers.models.attention_dispatch import _AttentionBackendRegistry
+
+        table: MutableMapping[Any, Any] = _AttentionBackendRegistry._backends
+        return table
 
     def compile(self, backend: str = "inductor") -> None:
         """Let `epsilon` run a compiled copy of the network's code; its weights stay shared.

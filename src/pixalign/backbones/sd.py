@@ -30,6 +30,7 @@ class StableDiffusion(Backbone):
     )
 
     network = "unet"
+    arguments = ("sample", "timestep", "encoder_hidden_states")
     tokenizers: ClassVar[tuple[str, ...]] = ("tokenizer",)
 
     @classmethod

@@ -28,6 +28,7 @@ class StableDiffusion3(Backbone):
         "stabilityai/stable-diffusion-3.5-medium",
     )
     network = "transformer"
+    arguments = ("hidden_states", "encoder_hidden_states", "pooled_projections", "timestep")
     objective = "flow"
     half_dtype = torch.bfloat16
     guidance = 7.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from pixalign.core.batching import BatchSize
+from pixalign.core.values import NetworkCall
 
 
 class TextReader(Protocol):
@@ -17,6 +18,20 @@ class TextReader(Protocol):
         self, text: str, places: Any, length: int, streams: Iterable[Any] | None = None
     ) -> tuple[tuple[int, ...], ...]:
         """The text columns, out of ``length``, of each place: character spans of a text."""
+
+
+class TappedNetwork(Protocol):
+    """A network whose attention is read or written; `pixalign.backbones.Backbone` is one."""
+
+    @property
+    def denoiser(self) -> Any:
+        """The module that is called."""
+
+    def describe_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NetworkCall:
+        """What a call of the module with these arguments has to do with picture and text."""
+
+    def attention_backends(self) -> MutableMapping[Any, Any]:
+        """The table of functions that attend in the place of torch's, one for all networks."""
 
 
 class AlignmentModel(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,3 +140,106 @@ class TextCondition:
         pooled = [part.pooled for part in parts if part.pooled is not None]
         embeds = torch.cat([part.embeds for part in parts])
         return cls(embeds, torch.cat(pooled) if pooled else None)
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """What an attention layer computes of a batch: softmax(scale q k^T + mask) v.
+
+    ``query`` [B, heads, Q, d], ``key`` and ``value`` [B, heads, K, d]; ``mask``, added to the
+    logits, has their shape or 1 where it is the same for all.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    scale: float
+
+    @classmethod
+    def of(
+        cls,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> AttentionCall:
+        """From the arguments of torch's scaled_dot_product_attention."""
+        if is_causal:
+            raise ValueError("causal attention has no maps of a picture")
+        if key.shape[1] != query.shape[1]:  # heads in groups share keys and values
+            many = query.shape[1] // key.shape[1]
+            key, value = (x.repeat_interleave(many, 1) for x in (key, value))
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                hidden = torch.zeros(attn_mask.shape, dtype=query.dtype, device=query.device)
+                attn_mask = hidden.masked_fill(~attn_mask, -torch.inf)
+            attn_mask = attn_mask.expand(*(1,) * (4 - attn_mask.ndim), *attn_mask.shape)
+        width = query.shape[-1]
+        return cls(query, key, value, attn_mask, width**-0.5 if scale is None else scale)
+
+    @classmethod
+    def of_backend(
+        cls,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        **options: Any,
+    ) -> AttentionCall:
+        """From the arguments of one of diffusers' attention backends: [B, tokens, heads, d]."""
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        mask = attn_mask if isinstance(attn_mask, Tensor) else None
+        known = {name: options[name] for name in ("is_causal", "scale") if name in options}
+        return cls.of(query, key, value, mask, **known)
+
+    def rows(self, rows: Tensor | slice) -> AttentionCall:
+        """Some rows of the batch."""
+        mask = self.mask
+        mask = mask if mask is None or len(mask) == 1 else mask[rows]
+        return AttentionCall(self.query[rows], self.key[rows], self.value[rows], mask, self.scale)
+
+    def of_picture(self, order: Tensor | None, cells: int) -> AttentionCall:
+        """A joint layer's call for its picture's queries, over keys in `NetworkCall.order`."""
+        mask = self.mask
+        if mask is not None and mask.shape[2] > 1:
+            mask = _taken(mask, order if order is None else order[..., :cells], 2)[:, :, :cells]
+        return AttentionCall(
+            _taken(self.query, order if order is None else order[..., :cells], 2)[:, :, :cells],
+            _taken(self.key, order, 2),
+            _taken(self.value, order, 2),
+            mask if mask is None else _taken(mask, order, 3),
+            self.scale,
+        )
+
+
+def _taken(tokens: Tensor, order: Tensor | None, dim: int) -> Tensor:
+    """Tokens [B, heads, .., ..] along a dimension in an order [n], or [B, n] of their own."""
+    if order is None:
+        return tokens
+    if order.ndim == 1:
+        return tokens.index_select(dim, order)
+    shape = [*tokens.shape]
+    shape[0], shape[dim] = order.shape
+    each = order.reshape(len(order), 1, *(-1 if d == dim else 1 for d in (2, 3)))
+    return tokens.expand(len(order), -1, -1, -1).gather(dim, each.expand(shape))
+
+
+@dataclass(frozen=True)
+class NetworkCall:
+    """What a call of a network, ours or a pipeline's, has to do with its picture and its text.
+
+    ``latent`` is the (height, width) that layers' factors count. ``texts`` are the embeddings of
+    each row of the batch, ``time`` is what the network is told. ``order`` int64 [tokens] or
+    [batch, tokens] says where a joint layer has the tokens of the picture, then those of the text,
+    then any others; None where they stand in that order.
+    """
+
+    latent: Size
+    texts: Sequence[Tensor]
+    time: float
+    order: Tensor | None = None

@@ -28,7 +28,7 @@ def masks_of(
     """
     if settings.blend == "attention" and any(plan.blend_columns for plan in plans):
         masks = AttentionMasks(backbone, plans, latent, settings.blend_threshold)
-        with masks.reader.attached(backbone.denoiser):
+        with masks.reader.attached(backbone):
             yield masks
     elif settings.blend == "heatmap" and any(plan.heatmaps is not None for plan in plans):
         fixed = torch.stack([heatmap_mask(plan, latent) for plan in plans]).to(backbone.device)

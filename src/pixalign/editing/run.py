@@ -152,7 +152,7 @@ def _drawn(
 
     sampler.unconditional = unconditional
     blending = masks_of(backbone, plans, settings, latent)
-    with writer.attached(backbone.denoiser), blending as masks:
+    with writer.attached(backbone), blending as masks:
         z = sampler.run(torch.cat([noise, noise]), before=before, after=after)
     return torch.stack(z.chunk(2))
 

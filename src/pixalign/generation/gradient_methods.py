@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pixalign.attention import AttentionReader, Site, run_until
+from pixalign.attention import AttentionReader, Site, run_through
 from pixalign.attention.sites import grid_factor
 from pixalign.backbones import Backbone
 from pixalign.backbones.gradients import gradients_to_inputs
@@ -128,12 +128,12 @@ def differentiable_maps(
 ) -> Tensor:
     """Mean attention over heads and sites, float32 [B, L, h, w], with gradients to the latents z.
 
-    The pass ends at the last of the sites, which stand in the order in which they run.
+    The pass ends with the last of the sites, which stand in the order in which they run.
     """
     reader = AttentionReader(sites)
     reader.columns = torch.eye(text.embeds.shape[1], device=z.device).expand(len(z), -1, -1)
-    with reader.attached(backbone.denoiser):
-        run_until(sites[-1].module, lambda: backbone.output(z, steps, text))
+    with reader.attached(backbone):
+        run_through(sites[-1].module, lambda: backbone.output(z, steps, text))
     return torch.stack([reader.cross[site] for site in sites]).mean(0)
 
 
