@@ -68,7 +68,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 _BLURS = ("evidence_blur", "information_blur", "omission_blur")
 _NUMBERS = (
     "gamma", "threshold", "temperature", "evidence_strength", "evidence_margin",
-    "information_weight", "absent_below", "doubt_below", *_BLURS,
+    "information_weight", "absent_below", "outdone_below", "doubt_below", *_BLURS,
 )  # fmt: skip
 _RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("gamma",): (lambda x: 0 < x <= 1, "0 < gamma <= 1"),
@@ -76,7 +76,7 @@ _RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("temperature",): (lambda x: x > 0, "above 0"),
     ("evidence_strength", "evidence_margin"): (lambda x: 0 <= x < float("inf"), "a number from 0"),
     _BLURS: (lambda x: 0 <= x <= 1, "a share of the side, 0 to 1"),
-    ("absent_below",): (lambda x: -1 <= x <= 1, "-1 to 1"),
+    ("absent_below", "outdone_below"): (lambda x: -1 <= x <= 2, "-1 to 2"),
     ("doubt_below",): (lambda x: x <= 0, "0 or less"),
     ("elbo_steps", "collect_steps"): (
         lambda x: isinstance(x, int) and x >= 1, "a whole number from 1",
@@ -161,9 +161,11 @@ class AlignConfig:
     threshold: float | None = None
     temperature: float | None = None
 
-    # Trust (`pixalign.alignment.trust`): a class is called absent below this presence (at 20
-    # timesteps), and doubted where its lead is below that. "drop" empties the maps of absent ones.
+    # Trust (`pixalign.alignment.trust`): a class is called absent below this presence, or among
+    # others below this standing (both at 20 timesteps), and doubted where its lead is below that.
+    # "drop" empties the maps of absent ones.
     absent_below: float | None = None
+    outdone_below: float = 0.22
     doubt_below: float = -1.5
     absent: Literal["keep", "drop"] = "keep"
 

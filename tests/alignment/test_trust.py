@@ -1,18 +1,22 @@
 """Verdicts, absence and the ranking of candidates."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 import pixalign as pa
 from helpers import model_of, refuse_above, small
-from pixalign.alignment.trust import doubts, presence, trust
+from pixalign.alignment.evidence import local_cosine
+from pixalign.alignment.trust import doubts, presence, standing, there, trust
 from pixalign.bench.datasets import open_dataset
 from pixalign.core.values import Evidence
 
 CONFIG = pa.AlignConfig(method="dense", calibrate="evidence").resolved()
 PHRASES = tuple(map(pa.Phrase, ("dog", "cat", "car")))
 QUICK = {"elbo_steps": 2, "collect_steps": 1}
+KEEP = {"absent_below": -1, "outdone_below": -1}
 
 
 def halves(*signs):
@@ -39,7 +43,7 @@ def test_verdicts_by_hand():
     notes = doubts(PHRASES, found)
     assert len(notes) == 2
     assert "class 'cat' points where 'dog' explains the picture better" in notes[0]
-    assert "class 'car' is likely not in the picture (presence 0.05)" in notes[1]
+    assert "class 'car' is likely not in the picture (standing -0." in notes[1]
     assert doubts(PHRASES, found, own_bounds=False)[2].startswith("these verdicts have the bounds")
     assert doubts(PHRASES[:1], found[:1], own_bounds=False) == []
 
@@ -66,6 +70,29 @@ def test_presence_is_of_each_class_alone():
     assert alone == sorted(alone, reverse=True)
 
 
+def test_standing_is_presence_and_the_lead():
+    """By hand, and alone there is nobody to lead."""
+    evidence = halves((0.8, 0.0), (0.6, 0.5), (0.1, 0.1))
+    lead = standing(evidence, CONFIG) - presence(evidence)
+    local = local_cosine(evidence, CONFIG.evidence_blur)
+    for index in range(3):
+        rest = torch.cat([local[:index], local[index + 1 :], torch.zeros(1, 8, 8)]).amax(0)
+        assert float(lead[index]) == pytest.approx(float((local[index] - rest).max()), abs=1e-6)
+    assert lead[0] > 0.15
+    assert lead[2] < 0
+    alone = Evidence(evidence.projection[:1], evidence.energy[:1])
+    assert torch.equal(standing(alone, CONFIG), presence(alone))
+
+
+def test_a_name_that_others_explain_better_is_not_there():
+    evidence = halves((0.8, 0.0), (0.6, 0.0), (0.0, 0.7))
+    assert there(evidence, CONFIG).tolist() == [True, True, True]
+    strict = dataclasses.replace(CONFIG, outdone_below=0.5)
+    assert there(evidence, strict).tolist() == [True, False, True]
+    few = dataclasses.replace(CONFIG, elbo_steps=1)  # noise stands high, and so do the bounds
+    assert there(evidence, few).sum() < 3
+
+
 def test_verdicts_are_none_without_evidence(photo):
     model = model_of(small("sd1"), config=pa.AlignConfig(**QUICK))
     assert model.align(photo, ["dog", "cat"], method="elbo").trust is None
@@ -80,11 +107,12 @@ def test_dropped_classes_keep_their_place(photo, method):
     """The maps of the others are those of a call without the dropped ones."""
     model = model_of(small("sd1"))
     names = ["dog", "cat", "car", "tree"]
-    every = pa.AlignConfig(absent_below=-1, **QUICK)
+    every = pa.AlignConfig(absent_below=-1, outdone_below=-1, **QUICK)
     seen = model.align(photo, names, method="dense", config=every)
-    levels = [each.numbers["presence"] for each in seen.trust]
+    levels = [each.numbers["standing"] for each in seen.trust]
     bound = (sorted(levels)[1] + sorted(levels)[2]) / 2
-    config = pa.AlignConfig(absent_below=bound / 10**0.4, **QUICK)  # a tenth of 20 timesteps
+    free = bound / 10**0.4 if bound > 0 else bound
+    config = pa.AlignConfig(absent_below=-1, outdone_below=free, **QUICK)  # a tenth of 20 timesteps
     dropped = model.align(photo, names, method=method, config=config, absent="drop")
     kept = [index for index, level in enumerate(levels) if level >= bound]
     assert len(kept) == 2
@@ -95,7 +123,7 @@ def test_dropped_classes_keep_their_place(photo, method):
     assert dropped.classes == tuple(names)
     assert [dropped.trust[index].verdict for index in gone] == ["absent"] * 2
     assert np.isneginf(dropped.evidence[gone]).all()
-    everything_gone = pa.AlignConfig(absent_below=1, **QUICK)
+    everything_gone = pa.AlignConfig(absent_below=2, **QUICK)
     empty = model.align(photo, names, method=method, config=everything_gone, absent="drop")
     assert not empty.heatmaps.any()
     assert not empty.mask().any()
@@ -103,20 +131,22 @@ def test_dropped_classes_keep_their_place(photo, method):
 
 def test_candidates_are_ranked(photo, monkeypatch):
     model = model_of(small("sd1"))
-    config = pa.AlignConfig(absent_below=0, **QUICK)
+    config = pa.AlignConfig(absent_below=-1, outdone_below=0, **QUICK)
     names = ["dog", "cat", "car", "tree", "zebra"]
     found = model.present(photo, names, config=config)
     assert sorted(each.name for each in found) == sorted(names)
-    levels = [each.presence for each in found]
+    levels = [each.standing for each in found]
     assert levels == sorted(levels, reverse=True)
-    assert all(each.present == (each.presence >= 0) for each in found)
+    assert all(each.present == (each.standing >= 0) for each in found)
     monkeypatch.setattr("pixalign.alignment.present._TOGETHER", 2)
     split = model.present(photo, names, config=config)
-    assert [each.presence for each in split] == pytest.approx(levels, abs=1e-4)
+    assert [each.standing for each in split] == pytest.approx(levels, abs=1e-4)
     aligned = model.align(photo, names, method="dense", config=config)
     by_name = dict(zip(names, aligned.trust, strict=True))
     for each in found:
-        assert by_name[each.name].numbers["presence"] == pytest.approx(each.presence, abs=1e-4)
+        numbers = by_name[each.name].numbers
+        assert numbers["presence"] == pytest.approx(each.presence, abs=1e-4)
+        assert numbers["standing"] == pytest.approx(each.standing, abs=1e-4)
 
 
 def test_the_embedded_model_knows_what_is_there():
@@ -135,14 +165,14 @@ def test_the_embedded_model_knows_what_is_there():
 
 def test_given_scores_hold_whatever_is_measured(photo):
     model = model_of(small("sd1"))
-    for config in ({"absent": "drop", "absent_below": -1}, {"cross_weights": "agreement"}):
+    for config in ({"absent": "drop", **KEEP}, {"cross_weights": "agreement"}):
         given = pa.AlignConfig(**config, **QUICK)
         result = model.align(photo, ["dog", "cat"], method="elbo", scores=[0.5, 0.9], config=given)
         assert result.scores.tolist() == pytest.approx([0.5, 0.9])
         assert result.trust is not None
     plain = pa.AlignConfig(**QUICK)
     alone = model.align(photo, ["dog", "cat"], method="elbo", scores=[0.5, 0.9], config=plain)
-    kept = pa.AlignConfig(absent="drop", absent_below=-1, **QUICK)
+    kept = pa.AlignConfig(absent="drop", **KEEP, **QUICK)
     same = model.align(photo, ["dog", "cat"], method="elbo", scores=[0.5, 0.9], config=kept)
     np.testing.assert_allclose(same.heatmaps, alone.heatmaps, atol=1e-5)
 
@@ -156,7 +186,7 @@ def test_exponents_are_those_that_acted(photo):
 def test_passes_of_a_drop_are_counted(photo):
     """Further texts wait until it is known which classes stay."""
     model, seen = model_of(small("sd1")), []
-    config = pa.AlignConfig(absent_below=-1, **QUICK)
+    config = pa.AlignConfig(**KEEP, **QUICK)
     handle = refuse_above(10_000, model.backbone.denoiser, seen)
     try:
         result = model.align(

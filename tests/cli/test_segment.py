@@ -59,7 +59,7 @@ def test_segment_writes_everything(shell, picture, sd1_folder, tmp_path):
         line, about = said[row["name"]], row["trust"]
         assert line.startswith(f"{row['name']} ")
         assert f" {share:.1%} of the pixels  {about['verdict']}" in line
-        assert f"(presence {about['numbers']['presence']:.2f})" in line
+        assert f"(standing {about['numbers']['standing']:.2f})" in line
     assert said["(background)"] == f"(background)  {shares[0]:6.1%} of the pixels"
 
 
@@ -120,7 +120,7 @@ def test_absent_classes_are_dropped(shell, picture, sd1_folder, tmp_path):
     code, out, err = shell(*asked, "--absent", "drop")
     assert code == 0
     for name in ("dog", "hot dog", "car"):
-        assert re.search(rf"^{name} +0\.0% of the pixels  absent \(presence ", out, re.M)
+        assert re.search(rf"^{name} +0\.0% of the pixels  absent \(standing ", out, re.M)
         assert f"warning: class {name!r} is likely not in the picture" in err
     assert "(background)  100.0% of the pixels" in out
     record = json.loads((tmp_path / "out" / "result.json").read_text())

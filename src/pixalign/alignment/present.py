@@ -10,10 +10,11 @@ import torch
 from pixalign.alignment.elbo import text_errors
 from pixalign.alignment.plan import plan_prompts, plan_timesteps
 from pixalign.alignment.request import encode_image
-from pixalign.alignment.trust import absence_bound, presence
+from pixalign.alignment.trust import presence, standing, there
 from pixalign.config import AlignConfig
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
+from pixalign.core.values import Evidence
 from pixalign.text.prompts import Classes, as_phrases
 
 _TOGETHER = 64  # candidates whose maps are held at once
@@ -21,20 +22,25 @@ _TOGETHER = 64  # candidates whose maps are held at once
 
 @dataclass(frozen=True)
 class Candidate:
-    """A class, how strongly its text explains some part of the picture, and the verdict."""
+    """A class, how surely it is in the picture, and the verdict.
+
+    ``presence`` is how strongly its text explains some part of the picture, ``standing`` that and
+    by how much it leads the other candidates somewhere (`pixalign.alignment.trust`).
+    """
 
     name: str
     presence: float
+    standing: float
     present: bool
 
 
 def rank_present(
     model: AlignmentModel, image: Any, classes: Classes, config: AlignConfig, seed: int
 ) -> list[Candidate]:
-    """The candidates, the most present first: a pass for each class and timestep.
+    """The candidates, the highest standing first: a pass for each class and timestep.
 
     For each 64 of them there is one more a timestep, without text. ``config`` is resolved, for a
-    method by position. Presence does not depend on the other candidates, so the list may be long.
+    method by position.
     """
     backbone = model.backbone
     phrases = as_phrases(classes)
@@ -42,10 +48,9 @@ def rank_present(
     generator = torch.Generator().manual_seed(seed)
     _, noised = plan_timesteps(backbone.schedule, encoded.latents, config, generator)
     assert noised is not None, "the config must measure"
-    bound = absence_bound(config)
-    presences: list[float] = []
     parts = [phrases[first : first + _TOGETHER] for first in range(0, len(phrases), _TOGETHER)]
     passes = (len(phrases) + len(parts)) * len(noised.steps)
+    measured: list[Evidence] = []
     with Progress(passes, "present", model.progress) as progress:
         for part in parts:
             texts = plan_prompts(backbone, part, None, config).elbo_texts
@@ -53,7 +58,9 @@ def rank_present(
             (errors,) = text_errors(
                 backbone, encoded.latents, [texts], [noised], *how, by_position=True
             )
-            presences += presence(errors.of(texts).evidence()).tolist()
-    pairs = zip(phrases, presences, strict=True)
-    listed = [Candidate(phrase.name, x, x >= bound) for phrase, x in pairs]
-    return sorted(listed, key=lambda candidate: -candidate.presence)
+            measured.append(errors.of(texts).evidence())
+    evidence = Evidence.concatenate(measured)
+    columns = (presence(evidence), standing(evidence, config), there(evidence, config))
+    rows = zip(phrases, *(column.tolist() for column in columns), strict=True)
+    listed = [Candidate(phrase.name, *levels) for phrase, *levels in rows]
+    return sorted(listed, key=lambda candidate: -candidate.standing)

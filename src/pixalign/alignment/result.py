@@ -225,7 +225,7 @@ def conclude(
     scores = task.scores or Scores.neutral(len(phrases))
     heatmaps = torch.zeros(len(phrases), *task.size)
     ratio = torch.full((len(phrases), *task.latent), -torch.inf)
-    verdicts = list(absent(evidence)) if evidence is not None else []
+    verdicts = list(absent(evidence, config)) if evidence is not None else []
     prompts: tuple[Prompt, ...] = ()
     layers: dict[str, Any] = {}
     warnings: tuple[str, ...] = ()

@@ -236,10 +236,7 @@ class Bench:
             assert noised is not None
             (errors,) = self._errors(latents, [[text]], [noised], True)
             parts.append(errors.of([text]).evidence())
-        return Evidence(
-            torch.cat([part.projection for part in parts]),
-            torch.cat([part.energy for part in parts]),
-        )
+        return Evidence.concatenate(parts)
 
     def _by_attention(
         self, group: Sequence[Subject], latents: Tensor, readers: Sequence[Measurement]

@@ -116,6 +116,11 @@ class Evidence:
     projection: Tensor
     energy: Tensor
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Evidence]) -> Evidence:
+        """That of all classes, measured under the same noise or not."""
+        return cls(*(torch.cat([getattr(x, f) for x in parts]) for f in ("projection", "energy")))
+
 
 @dataclass(frozen=True)
 class TextCondition:

@@ -16,7 +16,7 @@ from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.request import EncodedImage, Request, encode_image
 from pixalign.alignment.result import Alignment, MethodOutput, conclude
 from pixalign.alignment.task import AlignmentTask
-from pixalign.alignment.trust import absence_bound, presence
+from pixalign.alignment.trust import there
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.checks import check_choice, check_finite
@@ -277,7 +277,7 @@ class Method(ABC):
         evidence, config = task.evidence, task.config
         if config.absent == "keep" or evidence is None:
             return task
-        kept = (presence(evidence) >= absence_bound(config)).nonzero()[:, 0].tolist()
+        kept = there(evidence, config).nonzero()[:, 0].tolist()
         if not kept:
             return None
         phrases = [task.plan.phrases[index] for index in kept]
