@@ -51,6 +51,8 @@ ROWS: dict[str, tuple[str, str | None]] = {
     "diffsegmenter, no blend": ("diffsegmenter", None),
     "elbo, no blend": ("elbo", None),
     "elbo, heatmap as blend": ("elbo", "heatmap"),
+    "dense": ("dense", "attention"),
+    "dense, heatmap as blend": ("dense", "heatmap"),
 }
 
 

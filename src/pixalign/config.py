@@ -178,6 +178,11 @@ class AlignConfig:
                 plain = (x.item() if hasattr(x, "item") else x for x in getattr(self, name))
                 object.__setattr__(self, name, tuple(plain))
         object.__setattr__(self, "cross_weights", _plain_weights(self.cross_weights))
+        families = {  # JSON knows lists alone
+            family: {key: tuple(v) if isinstance(v, list) else v for key, v in changes.items()}
+            for family, changes in self.by_family.items()
+        }
+        object.__setattr__(self, "by_family", families)
         self._check_fields()
         self._check_cross_weights()
         for family, overrides in self.by_family.items():

@@ -16,7 +16,7 @@ def calls(monkeypatch, tmp_path):
     return asked
 
 
-def test_demo(shell, calls, sd1_folder, tmp_path):
+def test_demo(shell, calls, sd1_folder, tmp_path, monkeypatch):
     out, where = tmp_path / "my demo", tmp_path / "report.html"
     arguments = ("--out", out, "--model", sd1_folder, "--seed", 3, "--device", "cpu")
     assert shell("demo", *arguments)[:2] == (0, f"open {where}\n")
@@ -25,7 +25,11 @@ def test_demo(shell, calls, sd1_folder, tmp_path):
     typed = f"pixalign demo --out '{out}' --seed 3 --model {sd1_folder} --device cpu"
     assert options == {"seed": 3, "command": typed}
     shell("demo", "--out", out)
-    assert calls[1][2]["command"] == f"pixalign demo --out '{out}' --seed 0"
+    assert calls[1][0].name == "lab:sd2"  # in a checkout
+    assert calls[1][2]["command"] == f"pixalign demo --out '{out}' --seed 0 --model lab:sd2"
+    monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
+    shell("demo", "--out", out)
+    assert calls[2][0].name == "sd1-like, embedded"
 
 
 def test_a_folder_in_the_way_is_found_before_the_model_is_loaded(shell, calls, tmp_path):

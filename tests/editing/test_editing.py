@@ -454,7 +454,7 @@ def test_the_command_edits_what_a_seed_draws(command, sd1_folder, tmp_path):
     ("arguments", "message"),
     [
         (("missing.png", *WORDS), "'missing.png' is missing"),
-        ((*WORDS, "--method", "magic"), "'magic' is not one of 'elbo', 'diffsegmenter'"),
+        ((*WORDS, "--method", "magic"), "'magic' is not one of 'elbo', 'dense'"),
         ((*WORDS, "--inversion", "exact"), "'exact' is not one of 'null-text', 'ddim'"),
         ((*WORDS, "--blend", "magic"), "'magic' is not one of 'attention', 'heatmap', 'none'"),
         ((*WORDS, "--weight", "tree"), "weight is 'tree'; allowed: WORD=FACTOR"),

@@ -6,8 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
+from pixalign.backbones.locations import lab_models
 from pixalign.cli.common import Device, Model, Seed, load_model, one_of, option
 from pixalign.scenes.sample import SPLITS
+
+DEMO_MODEL = "lab:sd2"
 
 
 def scenes(
@@ -30,11 +33,16 @@ def demo(
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
-    """Show the method at work, offline: maps before and after calibration, masks, a report."""
+    """Show the method at work, offline: maps before and after calibration, masks, a report.
+
+    In a checkout by lab:sd2, whose attention leaves more to do; elsewhere by the embedded model.
+    """
     from pixalign.core.files import check_folder
     from pixalign.scenes.demo import demo as run_demo
 
     check_folder(out)
+    if model is None and DEMO_MODEL in lab_models():
+        model = DEMO_MODEL
     loaded = load_model(model, device, progress=False)
     again = ["pixalign", "demo", "--out", str(out), "--seed", str(seed)]
     again += ["--model", model] if model is not None else []

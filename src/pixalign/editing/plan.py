@@ -29,7 +29,9 @@ from pixalign.text.prompts import Span, head_noun, occurrences_of
 
 # By name the method of `pixalign.methods` whose heatmaps say where new words attend;
 # Prompt-to-Prompt asks none.
-EDITING_METHODS = {"elbo": "elbo", "diffsegmenter": "diffsegmenter", "ptp": None}
+EDITING_METHODS = {
+    "elbo": "elbo", "dense": "dense", "diffsegmenter": "diffsegmenter", "ptp": None,
+}  # fmt: skip
 BLENDS = ("attention", "heatmap", None)
 
 
