@@ -75,7 +75,7 @@ TEXTS = ["a photo of dog", "a photo of cat", "a photo of zebra"]
 def setting(pipe, count=4, size=(16, 24)):
     backbone = wrap(pipe)
     generator = torch.Generator().manual_seed(0)
-    channels = backbone.denoiser.config.in_channels
+    channels = backbone.latent_channels
     latents = torch.randn(1, channels, *size, generator=generator)
     noise = torch.randn(count, channels, *size, generator=generator)
     steps = backbone.schedule.at_positions(positions("even", count))
@@ -131,7 +131,7 @@ def a_visit(count, generator, shape=(2, 3, 4)):
 def inputs(backbone, batch=2, size=None, seed=0):
     generator = torch.Generator().manual_seed(seed)
     height, width = size or (side // backbone.vae_factor for side in backbone.native_size)
-    channels = backbone.denoiser.config.in_channels
+    channels = backbone.latent_channels
     z = torch.randn(batch, channels, height, width, generator=generator)
     steps = backbone.schedule.at_positions(positions("even", batch))
     return z, steps, backbone.encode_text([f"a photo of dog, cat {i}" for i in range(batch)])

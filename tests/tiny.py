@@ -14,10 +14,14 @@ import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
+    ChromaPipeline,
+    ChromaTransformer2DModel,
     DDIMScheduler,
     DiffusionPipeline,
     EulerDiscreteScheduler,
     FlowMatchEulerDiscreteScheduler,
+    FluxPipeline,
+    FluxTransformer2DModel,
     PNDMScheduler,
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
@@ -205,6 +209,61 @@ def sd3(t5: bool = False, dual: bool = False) -> StableDiffusion3Pipeline:
     return _finished(pipe)
 
 
+@_seeded(5)
+def flux(guidance: bool = True) -> FluxPipeline:
+    """FLUX.1: native 64 px, 8 x 8 image tokens, one double and two single blocks."""
+    tokenizer, tokenizer_2, hidden = clip_tokenizer(), t5_tokenizer(), 24
+    transformer = FluxTransformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=32,
+        pooled_projection_dim=hidden,
+        guidance_embeds=guidance,
+        axes_dims_rope=(4, 6, 6),
+    )
+    pipe = FluxPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
+        vae=_flow_vae(),
+        text_encoder=CLIPTextModel(_clip_config(tokenizer, hidden, "quick_gelu")),
+        tokenizer=tokenizer,
+        text_encoder_2=_t5_encoder(tokenizer_2, 32),
+        tokenizer_2=tokenizer_2,
+        transformer=transformer,
+    )
+    pipe.default_sample_size = 16
+    return _finished(pipe)
+
+
+@_seeded(6)
+def chroma() -> ChromaPipeline:
+    """Chroma: FLUX.1 without CLIP, with a small network that makes all modulations."""
+    tokenizer = t5_tokenizer()
+    transformer = ChromaTransformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=32,
+        axes_dims_rope=(4, 6, 6),
+        approximator_num_channels=8,
+        approximator_hidden_dim=16,
+        approximator_layers=1,
+    )
+    pipe = ChromaPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
+        vae=_flow_vae(),
+        text_encoder=_t5_encoder(tokenizer, 32),
+        tokenizer=tokenizer,
+        transformer=transformer,
+    )
+    pipe.default_sample_size = 16
+    return _finished(pipe)
+
+
 BUILDERS: dict[str, Callable[[], DiffusionPipeline]] = {
     "sd1": sd1,
     "sd2-v": sd2,
@@ -214,6 +273,12 @@ BUILDERS: dict[str, Callable[[], DiffusionPipeline]] = {
     "sd3-t5": lambda: sd3(t5=True),
     "sd3.5": lambda: sd3(t5=True, dual=True),
 }
+NEWER: dict[str, Callable[[], DiffusionPipeline]] = {
+    "flux-dev": flux,
+    "flux-schnell": lambda: flux(guidance=False),
+    "chroma": chroma,
+}
+"""Families that are read by the tap alone; tests/backbones/test_conformance.py."""
 
 
 # ---- parts ----
@@ -276,6 +341,12 @@ def _vae(**config: Any) -> AutoencoderKL:
         norm_num_groups=4,
         **config,
     )
+
+
+def _flow_vae(channels: int = 4) -> AutoencoderKL:
+    """An autoencoder like FLUX.1's, with a shift, and without convolutions around the latents."""
+    more = {"use_quant_conv": False, "use_post_quant_conv": False}
+    return _vae(latent_channels=channels, scaling_factor=0.36, shift_factor=0.12, **more)
 
 
 def _clip_config(tokenizer: CLIPTokenizer, hidden: int, activation: str) -> CLIPTextConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from pixalign.attention import Site
 from pixalign.core.checks import check_finite
 from pixalign.core.values import NetworkCall, Size, TextCondition, TokenSpans
 from pixalign.diffusion.objectives import OBJECTIVES
-from pixalign.diffusion.schedule import Schedule, Steps
+from pixalign.diffusion.schedule import SamplingPath, Schedule, Steps
 from pixalign.text.prompts import Prompt, Span
 from pixalign.text.streams import TextStream
 
@@ -32,7 +33,9 @@ class Backbone(ABC):
     description: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]  # hub ids
     network: ClassVar[str]  # the pipeline's part that is asked, "unet" or "transformer"
-    arguments: ClassVar[tuple[str, ...]]  # its first ones, latents first
+    arguments: ClassVar[tuple[str, ...]] = ()  # names of those that pipelines give by place
+    text_argument: ClassVar[str] = "encoder_hidden_states"
+    time_argument: ClassVar[str] = "timestep"
     half_dtype: ClassVar[torch.dtype] = torch.float16  # what the family is run in on a GPU
     guidance: ClassVar[float] = 7.5  # with which the family's pictures are usually made
 
@@ -105,14 +108,24 @@ class Backbone(ABC):
     @property
     def vae_factor(self) -> int:
         """Pixels on one side of a latent position."""
-        return int(2 ** (len(self.pipe.vae.config.block_out_channels) - 1))
+        return int(self.pipe.vae_scale_factor)
 
     @property
     def native_size(self) -> Size:
         """(height, width) in pixels that the network was trained at."""
-        size = self.denoiser.config.sample_size
+        size = self.denoiser.config.get("sample_size") or self.pipe.default_sample_size
         height, width = (size, size) if isinstance(size, int) else size
         return height * self.vae_factor, width * self.vae_factor
+
+    @property
+    def latent_channels(self) -> int:
+        """Channels of the latents that the VAE makes."""
+        return int(self.pipe.vae.config.latent_channels)
+
+    @property
+    def input_channels(self) -> int:
+        """Channels of the latents that the network takes."""
+        return int(self.denoiser.config.in_channels)
 
     @property
     def largest_side(self) -> int:
@@ -121,19 +134,18 @@ class Backbone(ABC):
 
     def latent_shape(self, size: Size) -> tuple[int, int, int]:
         """(channels, height, width) of the latents of a picture of that (height, width)."""
-        channels = int(self.pipe.vae.config.latent_channels)
-        return channels, size[0] // self.vae_factor, size[1] // self.vae_factor
+        return self.latent_channels, size[0] // self.vae_factor, size[1] // self.vae_factor
 
     def check_alignable(self) -> None:
         """Refuse pipelines that lack a part, or need more than a noised latent and a text."""
         for part in ("vae", "text_encoder", "text_encoder_2", "scheduler"):
             if getattr(self.pipe, part, self) is None:
                 raise ValueError(f"the pipeline's {part} is missing; aligning needs it")
-        if getattr(self.denoiser.config, "encoder_hid_dim_type", None) is not None:
+        if self.denoiser.config.get("encoder_hid_dim_type") is not None:
             raise ValueError(
                 "an image prompt adapter is loaded; call pipe.unload_ip_adapter() before aligning"
             )
-        wanted, has = self.denoiser.config.in_channels, self.pipe.vae.config.latent_channels
+        wanted, has = self.input_channels, self.latent_channels
         if wanted != has:
             raise ValueError(
                 f"this {self.family} network takes {wanted} input channels, its VAE makes {has}: "
@@ -144,23 +156,47 @@ class Backbone(ABC):
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Latents float32 [1, C, h, w] of pixels [1, 3, H, W] in [-1, 1]: the posterior mean."""
         vae = self._float32_vae()
-        config = vae.config
-        posterior = vae.encode(pixels.to(self.device, vae.dtype))
-        if not hasattr(posterior, "latent_dist"):
-            raise ValueError(f"a {type(vae).__name__} has no posterior; use the model's own VAE")
-        mean = posterior.latent_dist.mode().float()
-        latents: Tensor = (mean - (config.shift_factor or 0.0)) * config.scaling_factor
+        encoded = self._encoded(vae, pixels.to(self.device, vae.dtype)).float()
+        shift, scale = (x.to(encoded) for x in self._latent_statistics(vae))
+        latents: Tensor = (encoded - shift) / scale
         check_finite(latents, "latents of the VAE", torch.float32)
         return latents
+
+    def _encoded(self, vae: Any, pixels: Tensor) -> Tensor:
+        """The VAE's posterior mean [1, C, h, w], as it has it."""
+        posterior = vae.encode(pixels)
+        if not hasattr(posterior, "latent_dist"):
+            raise ValueError(f"a {type(vae).__name__} has no posterior; use the model's own VAE")
+        mean: Tensor = posterior.latent_dist.mode()
+        return mean
+
+    def _decoded(self, vae: Any, latents: Tensor) -> Tensor:
+        """Pixels [B, 3, H, W] in [-1, 1] of latents as the VAE has them."""
+        pixels: Tensor = vae.decode(latents)[0]
+        return pixels
+
+    def _latent_statistics(self, vae: Any) -> tuple[Tensor, Tensor]:
+        """What is subtracted from the VAE's latents, and what then divides them: [1, C or 1, 1, 1].
+
+        From its configuration: scale, shift, or a mean and a spread for each channel.
+        """
+        config = vae.config
+        numbers = {
+            name: torch.tensor(config.get(name) or usual, dtype=torch.float32).reshape(1, -1, 1, 1)
+            for name, usual in (("latents_mean", 0.0), ("latents_std", 1.0))
+        }
+        shift = numbers["latents_mean"] + (config.get("shift_factor") or 0.0)
+        return shift, numbers["latents_std"] / (config.get("scaling_factor") or 1.0)
 
     @torch.no_grad()
     def decode_latents(self, latents: Tensor) -> Tensor:
         """Pictures float32 [B, 3, H, W] in [0, 1] of latents [B, C, h, w], large ones singly."""
         vae = self._float32_vae()
-        scaled = latents / vae.config.scaling_factor + (vae.config.shift_factor or 0.0)
+        shift, scale = (x.to(latents) for x in self._latent_statistics(vae))
+        scaled = latents * scale + shift
         together = max(1, _DECODED // (scaled[0, 0].numel() * self.vae_factor**2))
         parts = torch.split(scaled, together)
-        pixels = torch.cat([vae.decode(part.to(vae.dtype))[0].float() for part in parts])
+        pixels = torch.cat([self._decoded(vae, part.to(vae.dtype)).float() for part in parts])
         check_finite(pixels, "pictures of the VAE", torch.float32)
         return (pixels / 2 + 0.5).clamp(0, 1)
 
@@ -185,13 +221,31 @@ class Backbone(ABC):
         """Conditional embeddings of the prompts, as the pipeline itself computes them."""
         starts = range(0, len(prompts), _TEXT_BATCH)
         parts = [self._encode_text(list(prompts[first : first + _TEXT_BATCH])) for first in starts]
-        text = TextCondition.concatenate(parts)
-        pooled = None if text.pooled is None else text.pooled.to(self.dtype)
-        return TextCondition(text.embeds.to(self.dtype), pooled)
+        dtype = self.dtype
+        return TextCondition.concatenate(parts).map(
+            lambda part: part.to(dtype) if part.is_floating_point() else part
+        )
 
     def unconditional(self) -> TextCondition:
         """What guidance leads away from: the empty prompt, as the pipeline itself encodes it."""
         return self.encode_text([""])
+
+    @property
+    def tells_guidance(self) -> bool:
+        """Whether the network is told how strongly to guide, and answers so in one pass."""
+        return bool(self.denoiser.config.get("guidance_embeds"))
+
+    def told(self, text: TextCondition, guidance: float) -> TextCondition:
+        """The prompts, with the guidance that such a network is told beside them."""
+        if not self.tells_guidance:
+            return text
+        column = torch.full((len(text), 1), guidance, device=text.embeds.device)
+        return replace(text, extra={**text.extra, "guidance": column})
+
+    def guidance_told(self, text: TextCondition) -> Tensor | None:
+        """float32 [P]: what `told` has put beside prompts; None for other networks."""
+        column = text.extra.get("guidance")
+        return None if column is None else column[:, 0].float()
 
     def fits(self, text: str) -> bool:
         """Whether every text encoder reads the whole text."""
@@ -239,9 +293,23 @@ class Backbone(ABC):
     def describe_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NetworkCall:
         """What a call of the network, ours or a pipeline's, has to do with picture and text."""
         named = dict(zip(self.arguments, args, strict=False)) | dict(kwargs)
-        latents, texts = named[self.arguments[0]], named["encoder_hidden_states"]
-        time = float(torch.as_tensor(named["timestep"]).flatten()[0])
-        return NetworkCall((latents.shape[-2], latents.shape[-1]), texts, time)
+        latent, texts = self.call_latent(named), named[self.text_argument]
+        time = float(torch.as_tensor(named[self.time_argument]).flatten()[0])
+        order = self.order(latent, max(map(len, texts)))
+        return NetworkCall(latent, texts, time, None if order is None else order.to(self.device))
+
+    def call_latent(self, named: Mapping[str, Any]) -> Size:
+        """The latents' (height, width) in a call of the network with those arguments."""
+        latents = named["sample" if "sample" in named else "hidden_states"]
+        return latents.shape[-2], latents.shape[-1]
+
+    def order(self, latent: Size, text: int) -> Tensor | None:
+        """`NetworkCall.order` of a pass with so many columns of text."""
+        return None
+
+    def path(self, steps: int, latent: Size) -> SamplingPath:
+        """The way from noise to latents of that (height, width) in so many steps."""
+        return self.schedule.path(steps)
 
     def attention_backends(self) -> MutableMapping[Any, Any]:
         """diffusers' table of functions that attend in the place of torch's."""
@@ -273,8 +341,12 @@ class Backbone(ABC):
 
     def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
         """What the network, or a compiled copy of it, makes of z [B, C, h, w] at times [B]."""
-        output: Tensor = network(**self._inputs(z, time, text), return_dict=False)[0]
-        return output
+        return self._output(network(**self._inputs(z, time, text), return_dict=False)[0], z)
+
+    def _output(self, output: Any, z: Tensor) -> Tensor:
+        """What the network has returned for z, as [B, C, h, w]."""
+        tensor: Tensor = output
+        return tensor
 
     @torch.no_grad()
     def predict(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:

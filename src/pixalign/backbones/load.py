@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from pixalign.backbones.base import Backbone
+from pixalign.backbones.flux import Chroma, Flux
 from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
 from pixalign.backbones.sdxl import StableDiffusionXL
@@ -20,7 +21,8 @@ from pixalign.core.batching import out_of_memory
 from pixalign.core.checks import check_choice
 
 FAMILIES: dict[str, type[Backbone]] = {
-    backbone.family: backbone for backbone in (StableDiffusion, StableDiffusionXL, StableDiffusion3)
+    backbone.family: backbone
+    for backbone in (StableDiffusion, StableDiffusionXL, StableDiffusion3, Flux, Chroma)
 }
 _HUB_OPTIONS = (
     "revision", "token", "cache_dir", "local_files_only", "proxies", "force_download",

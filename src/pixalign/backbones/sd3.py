@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pixalign.attention import Site
-from pixalign.backbones.base import Backbone
-from pixalign.core.values import TextCondition
-from pixalign.diffusion.schedule import FlowSchedule, Schedule
+from pixalign.backbones.transformer import FlowTransformer
+from pixalign.core.values import Size, TextCondition
 from pixalign.text.streams import TextStream
 
 _T5_LENGTH = 256  # what diffusers' pipeline reads unless told otherwise
 
 
-class StableDiffusion3(Backbone):
+class StableDiffusion3(FlowTransformer):
     """SD3 and SD3.5, with or without the T5 encoder."""
 
     family = "sd3"
@@ -27,33 +23,20 @@ class StableDiffusion3(Backbone):
         "stabilityai/stable-diffusion-3-medium-diffusers",
         "stabilityai/stable-diffusion-3.5-medium",
     )
-    network = "transformer"
     arguments = ("hidden_states", "encoder_hidden_states", "pooled_projections", "timestep")
-    objective = "flow"
-    half_dtype = torch.bfloat16
+    transformer = "SD3Transformer2DModel"
+    packed = False
     guidance = 7.0
-
-    @classmethod
-    def recognises(cls, components: Mapping[str, str]) -> bool:
-        """SD3's transformer, reading two CLIP text encoders and perhaps T5."""
-        return (
-            components.get("transformer") == "SD3Transformer2DModel"
-            and {"tokenizer", "tokenizer_2"} <= components.keys()
-        )
-
-    @property
-    def size_multiple(self) -> int:
-        return self.vae_factor * int(self.pipe.transformer.config.patch_size)
 
     @property
     def largest_side(self) -> int:
-        return int(self.pipe.transformer.config.pos_embed_max_size) * self.size_multiple
+        return int(self.denoiser.config.pos_embed_max_size) * self.size_multiple
 
-    @cached_property
-    def schedule(self) -> Schedule:
-        config = self.pipe.scheduler.config
-        shift = config.get("shift") or config.get("flow_shift") or 1.0
-        return FlowSchedule(shift, config.num_train_timesteps)
+    def sigmas(self, steps: int) -> None:
+        """Those of the schedule."""
+
+    def order(self, latent: Size, text: int) -> None:
+        """The picture's tokens come first."""
 
     def _streams(self) -> tuple[TextStream, ...]:
         pipe = self.pipe
@@ -65,12 +48,11 @@ class StableDiffusion3(Backbone):
         return tuple(streams)
 
     def _sites(self) -> tuple[Site, ...]:
-        patch = int(self.denoiser.config.patch_size)
         sites = []
         for block in self.denoiser.transformer_blocks:
-            sites.append(Site(block.attn, "joint", "joint", patch))
+            sites.append(Site(block.attn, "joint", "joint", self.patch))
             if block.attn2 is not None:
-                sites.append(Site(block.attn2, "self", "joint", patch))
+                sites.append(Site(block.attn2, "self", "joint", self.patch))
         return tuple(sites)
 
     def _encode_text(self, prompts: list[str]) -> TextCondition:

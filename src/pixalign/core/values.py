@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 Size = tuple[int, int]  # (height, width), in this order everywhere
 
@@ -124,16 +125,28 @@ class Evidence:
 
 @dataclass(frozen=True)
 class TextCondition:
-    """Encoded prompts: ``embeds`` [P, L, D] and, on families that use it, ``pooled`` [P, D']."""
+    """Encoded prompts: ``embeds`` [P, L, D] and, on families that use it, ``pooled`` [P, D'].
+
+    ``mask`` bool [P, L] says which columns hold a prompt's tokens, where that differs; ``extra``
+    are further tensors [P, ...] by name that a family's network is shown.
+    """
 
     embeds: Tensor
     pooled: Tensor | None = None
+    mask: Tensor | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.embeds)
 
     def __getitem__(self, rows: Tensor) -> TextCondition:
-        return TextCondition(self.embeds[rows], None if self.pooled is None else self.pooled[rows])
+        return self.map(lambda part: part[rows])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> TextCondition:
+        """The same with every tensor changed."""
+        pooled, mask = (None if x is None else change(x) for x in (self.pooled, self.mask))
+        extra = {name: change(part) for name, part in self.extra.items()}
+        return TextCondition(change(self.embeds), pooled, mask, extra)
 
     def repeated(self, count: int) -> TextCondition:
         """The one prompt, ``count`` times."""
@@ -141,10 +154,25 @@ class TextCondition:
 
     @classmethod
     def concatenate(cls, parts: Sequence[TextCondition]) -> TextCondition:
-        """All prompts of the parts, in order."""
-        pooled = [part.pooled for part in parts if part.pooled is not None]
-        embeds = torch.cat([part.embeds for part in parts])
-        return cls(embeds, torch.cat(pooled) if pooled else None)
+        """All prompts of the parts, in order; shorter ones are filled up with zeros."""
+
+        def joined(tensors: Iterable[Tensor | None]) -> Tensor | None:
+            there = [tensor for tensor in tensors if tensor is not None]
+            if not there:
+                return None
+            longest = max(tensor.shape[1] for tensor in there)
+            filled = [
+                pad(tensor, (0, 0) * (tensor.ndim - 2) + (0, longest - tensor.shape[1]))
+                for tensor in there
+            ]
+            return torch.cat(filled)
+
+        embeds, pooled, mask = (
+            joined(getattr(part, name) for part in parts) for name in ("embeds", "pooled", "mask")
+        )
+        extra = {name: joined(part.extra[name] for part in parts) for name in parts[0].extra}
+        assert embeds is not None
+        return cls(embeds, pooled, mask, {k: x for k, x in extra.items() if x is not None})
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ class Sampler:
 
     The network is a `pixalign.backbones.Backbone`, here and below. ``unconditional`` gives the
     embeddings [B, L, D] that guidance leads away from at a step, None the model's own.
-    Without a ``batch_size`` all rows go in one pass, come what may.
+    Without a ``batch_size`` all rows go in one pass, come what may. ``latent`` is the latents'
+    (height, width), by default the native one.
     """
 
     def __init__(
@@ -35,11 +37,14 @@ class Sampler:
         steps: int,
         guidance: float = 1.0,
         batch_size: BatchSize | None = None,
+        latent: Size | None = None,
     ) -> None:
-        self.network, self.guidance, self.batch_size = network, guidance, batch_size
-        self.texts: TextCondition = network.encode_text(prompts)
-        self.empty: TextCondition = network.unconditional()
-        self.path: SamplingPath = network.schedule.path(steps)
+        self.network, self.batch_size = network, batch_size
+        self.texts: TextCondition = network.told(network.encode_text(prompts), guidance)
+        self.empty: TextCondition = network.told(network.unconditional(), guidance)
+        self.guidance = 1.0 if network.tells_guidance else guidance
+        where = latent or network.latent_shape(network.native_size)[1:]
+        self.path: SamplingPath = network.path(steps, where)
         self.unconditional: Callable[[int], Tensor] | None = None
 
     def run(
@@ -77,7 +82,7 @@ class Sampler:
     def nothing(self, count: int, embeds: Tensor | None = None) -> TextCondition:
         """The empty text ``count`` times; embeddings [count, L, D] take the place of its own."""
         rows = self.empty.repeated(count)
-        return rows if embeds is None else TextCondition(embeds.to(rows.embeds), rows.pooled)
+        return rows if embeds is None else replace(rows, embeds=embeds.to(rows.embeds))
 
     def output(self, index: int, z: Tensor, texts: TextCondition) -> Tensor:
         """The network's own output, float32 as z [n, C, h, w], under texts [n] at a step.

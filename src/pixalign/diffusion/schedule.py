@@ -112,23 +112,25 @@ class DiscreteSchedule:
             lambda_slope=torch.gradient(log_snr, spacing=1 / len(signal))[0],
         )
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
+        """How many training steps there are."""
         return len(self.table)
 
     def path(self, count: int) -> SamplingPath:
         """999, 979, ..., 19 for 50 of 1,000 steps; the last leads to training step 0."""
-        _check_count(count, len(self))
-        starts = [round(len(self) * (1 - step / count)) - 1 for step in range(count)]
+        check_count(count, self.length)
+        starts = [round(self.length * (1 - step / count)) - 1 for step in range(count)]
         return SamplingPath(self.at_indices(starts), self.at_indices([*starts[1:], 0]))
 
     def at_positions(self, positions: Tensor) -> Steps:
         """The training steps nearest to the positions in [0, 1]."""
-        nearest = (positions.double() * len(self)).round().long().clamp(0, len(self) - 1)
+        nearest = (positions.double() * self.length).round().long().clamp(0, self.length - 1)
         return self.at_indices(nearest.tolist())
 
     def at_indices(self, indices: Sequence[int]) -> Steps:
         """The training steps of those indices."""
-        _check_indices(indices, len(self))
+        _check_indices(indices, self.length)
         return self.table[torch.tensor(indices)]
 
 
@@ -140,10 +142,13 @@ class FlowSchedule:
 
     def path(self, count: int) -> SamplingPath:
         """diffusers' sigmas: evenly from 1 to the smallest of training, shifted, and then 0."""
-        _check_count(count, self.length)
+        check_count(count, self.length)
         lowest = self._shifted(torch.tensor(1 / self.length, dtype=torch.float64))
         even = torch.linspace(1.0, float(lowest), count, dtype=torch.float64)
-        sigmas = torch.cat([self._shifted(even), torch.zeros(1, dtype=torch.float64)])
+        return self.along(torch.cat([self._shifted(even), torch.zeros(1, dtype=torch.float64)]))
+
+    def along(self, sigmas: Tensor) -> SamplingPath:
+        """From each of some noise levels float64 [T + 1] to the next."""
         return SamplingPath(self._near(sigmas[:-1], 1e-6), self._near(sigmas[1:], 1e-6))
 
     def at_positions(self, positions: Tensor) -> Steps:
@@ -179,6 +184,7 @@ def _check_indices(indices: Sequence[int], length: int) -> None:
         raise ValueError(f"timesteps {list(indices)} do not all lie in 0..{length - 1}")
 
 
-def _check_count(count: int, length: int) -> None:
+def check_count(count: int, length: int) -> None:
+    """Raise a ValueError unless a path of so many steps can be taken."""
     if not 1 <= count <= length:
         raise ValueError(f"steps is {count}; allowed: 1 to {length}")

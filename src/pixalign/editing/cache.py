@@ -111,7 +111,8 @@ def inversion_keys(
             every = max(1, weight.numel() // _SAMPLES)
             some = weight.flatten()[::every][:_SAMPLES].float().cpu()
             weights.update(some.numpy().tobytes())
-    steps = backbone.schedule.path(settings.steps).steps
+    height, width = (side // backbone.vae_factor for side in pictures[0].size[::-1])
+    steps = backbone.path(settings.steps, (height, width)).steps
     values = {
         "format": _FORMAT,
         "settings": asdict(settings),

@@ -70,8 +70,9 @@ def invert_pictures(
 ) -> list[Inversion]:
     """Invert pictures float32 [B, 3, H, W] in [-1, 1] with a prompt each, all together."""
     backbone: Backbone = model.backbone
-    sampler = Sampler(backbone, prompts, settings.steps, settings.guidance, model.batch_size)
     latents = torch.cat([backbone.encode_image(picture[None]) for picture in pixels])
+    how = (settings.steps, settings.guidance, model.batch_size)
+    sampler = Sampler(backbone, prompts, *how, (latents.shape[-2], latents.shape[-1]))
     passes = len(pixels) * settings.steps
     with Progress(passes, "invert", model.progress, "step") as bar:
         trajectory = ddim_trajectory(sampler, latents, bar)
@@ -173,11 +174,12 @@ def reconstruct(
 ) -> Tensor:
     """The pictures float32 [B, 3, H, W] in [0, 1] to which inversions with these settings lead."""
     backbone: Backbone = model.backbone
-    sampler = Sampler(backbone, prompts, settings.steps, settings.guidance, model.batch_size)
+    noise = torch.cat([inversion.noise for inversion in inversions]).to(backbone.device)
+    how = (settings.steps, settings.guidance, model.batch_size)
+    sampler = Sampler(backbone, prompts, *how, (noise.shape[-2], noise.shape[-1]))
     fitted = [own.unconditional for own in inversions if own.unconditional is not None]
     if fitted:
         sampler.unconditional = torch.stack(fitted, 1).__getitem__
-    noise = torch.cat([inversion.noise for inversion in inversions]).to(backbone.device)
     return backbone.decode_latents(sampler.run(noise))
 
 

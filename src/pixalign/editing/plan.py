@@ -235,8 +235,9 @@ def _source_pictures(
     drawn: Iterator[Image.Image] = iter(())
     if unseen:
         prompts = [plan.pairing.source for plan in unseen]
-        sampler = Sampler(backbone, prompts, settings.steps, settings.guidance, model.batch_size)
         noise = torch.cat([plan.noise for plan in unseen])
+        how = (settings.steps, settings.guidance, model.batch_size)
+        sampler = Sampler(backbone, prompts, *how, (noise.shape[-2], noise.shape[-1]))
         with Progress(len(unseen) * settings.steps, "draw", model.progress, "step") as bar:
             drawn = iter(to_pictures(backbone.decode_latents(sampler.run(noise, bar=bar))))
     return [next(drawn) if plan.picture is None else plan.picture for plan in plans]

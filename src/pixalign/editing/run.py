@@ -17,6 +17,7 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Size
 from pixalign.diffusion.sampling import Sampler, to_pictures
+from pixalign.diffusion.schedule import check_count
 from pixalign.editing.blending import masks_of
 from pixalign.editing.cache import InversionCache
 from pixalign.editing.inversion import InversionSettings, reconstruction_figures
@@ -67,7 +68,7 @@ def edit(
     how = InversionSettings(inversion) if isinstance(inversion, str) else inversion
     how = dataclasses.replace(how, steps=steps, guidance=guidance)
     kept = InversionCache.of(cache)
-    backbone.schedule.path(steps)  # names a number of steps that is not allowed
+    check_count(steps, backbone.schedule.length)
     record = {
         "settings": dataclasses.asdict(settings),
         "model": model.record(),
@@ -121,7 +122,8 @@ def _drawn(
     count, device = len(plans), backbone.device
     noise = torch.cat([plan.noise for plan in plans]).to(device)
     prompts = [plan.pairing.source for plan in plans] + [plan.pairing.target for plan in plans]
-    sampler = Sampler(backbone, prompts, settings.steps, settings.guidance)
+    latent = (noise.shape[-2], noise.shape[-1])
+    sampler = Sampler(backbone, prompts, settings.steps, settings.guidance, latent=latent)
     usual = sampler.empty.embeds[0].float()
     writer = AttentionWriter(backbone.sites)
     rows = [row for row, plan in enumerate(plans) if plan.pairing.differs]
@@ -129,7 +131,6 @@ def _drawn(
     writer.targets = writer.sources + count
     text_edit = _text_edit([plans[row] for row in rows], settings, device)
     coarse = frozenset(site for site in backbone.sites if site.factor >= settings.self_factor)
-    latent = (noise.shape[-2], noise.shape[-1])
 
     def unconditional(index: int) -> Tensor:
         own = [

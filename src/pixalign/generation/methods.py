@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -101,7 +102,7 @@ class Elbo(GenerationMethod):
         if len(rows):
             whole = plan.texts[rows]
             embeds = weighted(whole.embeds, self.blank, weights[rows.cpu()])
-            heavy = self.sampler.output(index, z[rows], TextCondition(embeds, whole.pooled))
+            heavy = self.sampler.output(index, z[rows], dataclasses.replace(whole, embeds=embeds))
             full = full.index_copy(0, rows, heavy)
         return guided(full, empty, plan.settings.guidance)
 

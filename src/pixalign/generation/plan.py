@@ -71,7 +71,8 @@ class GenerationPlan:
         self.batch_size = model.batch_size
         self.noise = initial_noise(backbone, [request.seed for request in requests], size)
         prompts, how = [request.prompt for request in requests], (settings.steps, settings.guidance)
-        self.sampler = Sampler(backbone, prompts, *how, model.batch_size)
+        latent = (self.noise.shape[-2], self.noise.shape[-1])
+        self.sampler = Sampler(backbone, prompts, *how, model.batch_size, latent)
         self.texts = self.sampler.texts
         self.columns = tuple(
             tuple(self._columns(request.prompt, entity) for entity in request.entities)

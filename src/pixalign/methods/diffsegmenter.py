@@ -97,7 +97,7 @@ class DiffSegmenter(Baseline):
         for row, prompt in enumerate(whole):
             spans = self.backbone.token_spans(prompt, length, task.config.text_encoders)
             weights[row, list(spans.columns[0])] = WEIGHT
-        return TextCondition(weighted(texts.embeds, empty, weights), texts.pooled)
+        return dataclasses.replace(texts, embeds=weighted(texts.embeds, empty, weights))
 
     def _collect(
         self, task: AlignmentTask, texts: TextCondition, part: range, query: AttentionQuery

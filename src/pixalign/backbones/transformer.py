@@ -1,0 +1,108 @@
+"""What transformers over tokens of picture and text share: flow matching, packing, their order."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from pixalign.attention import Site
+from pixalign.backbones.base import Backbone
+from pixalign.core.values import Size
+from pixalign.diffusion.schedule import FlowSchedule, SamplingPath, Schedule, check_count
+
+
+class FlowTransformer(Backbone):
+    """A transformer trained on the straight path from picture to noise.
+
+    A family says which class its ``transformer`` is; in which lists of blocks its joint attention
+    stands, and what the layer is called there (``layers``); how many latent positions a token's
+    side has (``patch``); whether the network takes such tokens (``packed``) or latents.
+    """
+
+    network = "transformer"
+    objective = "flow"
+    half_dtype = torch.bfloat16
+    transformer: ClassVar[str]
+    layers: ClassVar[Mapping[str, str]] = {"transformer_blocks": "attn"}
+    patch: ClassVar[int] = 2
+    packed: ClassVar[bool] = True
+
+    @classmethod
+    def recognises(cls, components: Mapping[str, str]) -> bool:
+        """A transformer of that class."""
+        return components.get("transformer") == cls.transformer
+
+    @property
+    def size_multiple(self) -> int:
+        return self.vae_factor * self.patch
+
+    @property
+    def input_channels(self) -> int:
+        return int(self.denoiser.config.in_channels) // (self.patch**2 if self.packed else 1)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        config = self.pipe.scheduler.config
+        shift = config.get("shift") or config.get("flow_shift") or 1.0
+        return FlowSchedule(shift, config.num_train_timesteps)
+
+    def path(self, steps: int, latent: Size) -> SamplingPath:
+        """The pipeline's own: evenly spaced, shifted as its scheduler does for so many tokens."""
+        sigmas, schedule = self.sigmas(steps), self.schedule
+        if sigmas is None:
+            return schedule.path(steps)
+        assert isinstance(schedule, FlowSchedule)
+        check_count(steps, schedule.length)
+        scheduler = copy.copy(self.pipe.scheduler)
+        scheduler.set_timesteps(sigmas=sigmas, mu=self.shift(latent, steps))
+        return schedule.along(scheduler.sigmas.double().cpu())
+
+    def sigmas(self, steps: int) -> np.ndarray | None:
+        """The noise levels [steps] before they are shifted; None are those of the schedule."""
+        return np.linspace(1.0, 1 / max(1, steps), max(1, steps))
+
+    def shift(self, latent: Size, steps: int) -> float | None:
+        """The logarithm of their shift, where the number of the picture's tokens decides it."""
+        config = self.pipe.scheduler.config
+        if not config.get("use_dynamic_shifting"):
+            return None
+        least, most = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
+        low, high = config.get("base_shift", 0.5), config.get("max_shift", 1.15)
+        return float(low + (high - low) / (most - least) * (self.tokens(latent) - least))
+
+    def tokens(self, latent: Size) -> int:
+        """How many tokens a latent of that (height, width) has."""
+        return math.prod(-(-side // self.patch) for side in latent)
+
+    def order(self, latent: Size, text: int) -> Tensor | None:
+        """The text's tokens stand before the picture's."""
+        return torch.arange(self.tokens(latent) + text).roll(-text)
+
+    def _sites(self) -> tuple[Site, ...]:
+        return tuple(
+            Site(getattr(block, name), "joint", "joint", self.patch)
+            for blocks, name in self.layers.items()
+            for block in getattr(self.denoiser, blocks)
+        )
+
+    def pack(self, latents: Tensor) -> Tensor:
+        """Latents [B, C, h, w] as the network's tokens [B, h w / patch^2, C patch^2]."""
+        return rearrange(latents, "b c (h p) (w q) -> b (h w) (c p q)", p=self.patch, q=self.patch)
+
+    def unpack(self, tokens: Tensor, latent: Size) -> Tensor:
+        """Tokens as latents [B, C, h, w] of that (height, width)."""
+        rows, patch = latent[0] // self.patch, self.patch
+        form = "b (h w) (c p q) -> b c (h p) (w q)"
+        return rearrange(tokens, form, h=rows, p=patch, q=patch)
+
+    def _output(self, output: Any, z: Tensor) -> Tensor:
+        tensor = super()._output(output, z)
+        return self.unpack(tensor, (z.shape[-2], z.shape[-1])) if self.packed else tensor

@@ -1,0 +1,199 @@
+"""Every family against its own pipeline, by listening to it at tiny size."""
+
+import contextlib
+import copy
+from functools import cache
+
+import pytest
+import torch
+
+import pixalign as pa
+import tiny
+from helpers import assert_same, fingerprint, inputs
+from pixalign.attention import AttentionReader, AttentionWriter
+from pixalign.backbones import wrap
+
+STEPS, WORDS = 2, ("dog", "tree")
+# How a pipeline is called without guidance from outside, and with it.
+PLAIN = {
+    "flux-dev": {"guidance_scale": 3.5},
+    "flux-schnell": {},
+    "chroma": {"guidance_scale": 1.0},
+}
+GUIDED = {
+    "flux-dev": {"negative_prompt": "a car", "true_cfg_scale": 2.0},
+    "flux-schnell": {"negative_prompt": "a car", "true_cfg_scale": 2.0},
+    "chroma": {"negative_prompt": "a car", "guidance_scale": 2.0},
+}
+FAMILIES = sorted(tiny.NEWER)
+
+built = cache(lambda name: tiny.NEWER[name]())
+
+
+@pytest.fixture(params=FAMILIES)
+def name(request):
+    return request.param
+
+
+def call(pipe, prompt, **options):
+    """The pipeline's own latents, from one noise."""
+    height, width = wrap(pipe).native_size
+    how = {"num_inference_steps": STEPS, "output_type": "latent", "height": height, "width": width}
+    generator = torch.Generator().manual_seed(0)
+    return pipe(prompt, generator=generator, **how, **options).images
+
+
+@contextlib.contextmanager
+def overheard(scheduler):
+    """What a pipeline hands to its scheduler: (output, sample) at each step."""
+    heard, step = [], scheduler.step
+
+    def listening(output, timestep, sample, *args, **kwargs):
+        heard.append((output.clone(), sample.clone()))
+        return step(output, timestep, sample, *args, **kwargs)
+
+    scheduler.step = listening
+    try:
+        yield heard
+    finally:
+        del scheduler.step
+
+
+def as_latents(backbone, tensor, latent):
+    return backbone.unpack(tensor, latent) if tensor.ndim == 3 else tensor
+
+
+def test_our_forward_is_the_pipelines(name):
+    """At the pipeline's own noise levels, on its own latents, under the same prompts."""
+    pipe = built(name)
+    backbone, prompts = wrap(pipe), ["a red dog", "two cat and a tree"]
+    with overheard(pipe.scheduler) as heard:
+        call(pipe, prompts, **PLAIN[name])
+    assert len(heard) == STEPS
+    latent = backbone.latent_shape(backbone.native_size)[1:]
+    path = backbone.path(STEPS, latent)
+    text = backbone.told(backbone.encode_text(prompts), PLAIN[name].get("guidance_scale", 1.0))
+    for index, (output, sample) in enumerate(heard):
+        z = as_latents(backbone, sample, latent)
+        found = backbone.predict(z, path.at(index, 2), text)
+        expected = as_latents(backbone, output, latent)
+        torch.testing.assert_close(found, expected.float(), atol=3e-5, rtol=1e-4)
+        if index + 1 < STEPS:  # and its step is ours
+            following = as_latents(backbone, heard[index + 1][1], latent)
+            moved = path.advance(backbone.objective, found, z, index)
+            torch.testing.assert_close(moved, following.float(), atol=1e-4, rtol=1e-3)
+
+
+def context_free(pipe):
+    """A copy whose text encoders read each token by itself: what attends says nothing."""
+    parts = {}
+    for part in ("text_encoder", "text_encoder_2"):
+        if getattr(pipe, part, None) is not None:
+            parts[part] = encoder = copy.deepcopy(getattr(pipe, part))
+            for key, module in encoder.named_modules():
+                if key.split(".")[-1] in ("o", "out_proj", "o_proj"):
+                    torch.nn.init.zeros_(module.weight)
+    alone = copy.copy(pipe)
+    alone.register_modules(**parts)
+    return alone
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_swapping_a_word_moves_just_its_columns(name, place):
+    backbone = wrap(context_free(built(name)))
+    texts = ["a dog and a red car with a cat" if not place else "a red car and a dog, a cat"]
+    texts.append(texts[0].replace("dog", "tree"))
+    first, second = backbone.encode_text(texts).embeds
+    moved = (first != second).any(1).nonzero()[:, 0].tolist()
+    for text, word in zip(texts, WORDS, strict=True):
+        start = text.index(word)
+        span = (start, start + len(word))
+        (columns,) = backbone.columns(text, [(span,)], len(first))
+        assert list(columns) == moved
+
+
+def test_reading_and_writing_leave_every_bit(name):
+    backbone = wrap(built(name))
+    given, before = inputs(backbone), fingerprint(backbone.denoiser)
+    plain = backbone.predict(*given)
+    labels = {site: "all" for site in backbone.sites if site.reads_image}
+    reader, writer = AttentionReader(backbone.sites, labels), AttentionWriter(backbone.sites)
+    length = given[2].embeds.shape[1]
+    reader.columns = torch.eye(length).expand(2, -1, -1)
+    with reader.attached(backbone), writer.attached(backbone):
+        assert torch.equal(backbone.predict(*given), plain)
+    for site in backbone.sites:
+        if site.reads_text:  # all attention goes to the image, to words, or to further tokens
+            text = reader.cross[site].sum(1)
+            assert (text > 0).all()
+            assert (text < 1 + 1e-5).all()
+    rows = reader.self_mean("all").sum(1)
+    assert (rows < 1 + 1e-5).all()
+    writer.sources, writer.targets = torch.tensor([0]), torch.tensor([1])
+    writer.edit = lambda source, target, grid: target
+    with writer.attached(backbone):
+        same = backbone.predict(*given)
+    torch.testing.assert_close(same, plain, atol=1e-5, rtol=1e-4)
+    assert torch.equal(same[0], plain[0])
+    assert torch.equal(backbone.predict(*given), plain)
+    assert_same(before, fingerprint(backbone.denoiser))
+
+
+def test_maps_follow_the_picture_and_the_words(name):
+    """A latent that is changed in one token's cells moves that row of the maps first."""
+    backbone = wrap(built(name))
+    z, steps, text = inputs(backbone, batch=1)
+    site = next(site for site in backbone.sites if site.reads_text)
+    reader = AttentionReader([site])
+    reader.columns = torch.eye(text.embeds.shape[1])[None]
+    maps = []
+    other = z.clone()
+    other[..., -2:, :2] += 1  # the lowest row's first token
+    for latents in (z, other):
+        with reader.attached(backbone):
+            backbone.predict(latents, steps, text)
+        maps.append(reader.cross[site][0])
+    moved = (maps[0] - maps[1]).abs().amax(0)
+    assert moved.argmax() == moved.numel() - moved.shape[1]
+
+
+def test_capture_hears_the_pipelines_own_call(name):
+    """Words at every step, by whatever order guidance runs; the pictures do not change a bit."""
+    pipe = built(name)
+    plain = call(pipe, ["a red dog", "a tree"], **GUIDED[name])
+    before = fingerprint(wrap(pipe).denoiser)  # diffusers leaves something at the first call
+    with pa.load(pipe).capture(["dog", "tree"]) as maps:
+        heard = call(pipe, ["a red dog", "a tree"], **GUIDED[name])
+    assert torch.equal(plain, heard)
+    assert torch.equal(call(pipe, ["a red dog", "a tree"], **GUIDED[name]), plain)
+    assert_same(before, fingerprint(wrap(pipe).denoiser))
+    steps, images = maps["dog"].shape[:2]
+    assert (steps, images) == (STEPS, 2)
+    assert maps["dog"][:, 0].amax() > 0
+    assert not maps["dog"][:, 1].any()  # the second prompt has no dog
+    assert not maps["tree"][:, 0].any()
+    with pa.load(pipe).capture(["dog"]) as alone:
+        call(pipe, "a red dog", **PLAIN[name])
+    assert alone["dog"].shape == (STEPS, 1, *maps["dog"].shape[2:])
+    assert maps.heatmaps((20, 30)).shape == (2, 2, 20, 30)
+
+
+def test_alignment_runs_whole(name, photo):
+    """Many classes, a picture of another shape, a phrase, a caption, and every method of ours."""
+    model = pa.load(built(name))
+    quick = {"elbo_steps": 2, "collect_steps": 1}
+    letters = [f"{a}{b}" for a in "abcde" for b in "fghij"]
+    result = model.align(photo, letters, config=pa.AlignConfig(**quick))
+    assert result.heatmaps.shape == (25, 80, 120)
+    wide = tiny.photo(320, 100)
+    keep = pa.AlignConfig(resize="keep", **quick)
+    for method in ("dense", "elbo", "attention", "likelihood"):
+        found = model.align(
+            wide, ["dog", pa.Phrase("cat", "a red cat")], method=method, config=keep
+        )
+        assert found.heatmaps.shape == (2, 100, 320)
+        assert found.heatmaps.max(axis=(1, 2)).tolist() == pytest.approx([1, 1])
+    said = model.align(photo, ["dog", "cat"], caption="a dog and a red cat", config=keep)
+    assert said.provenance["prompts"] == ["a dog and a red cat"]
+    again = model.align(photo, ["dog", "cat"], caption="a dog and a red cat", config=keep)
+    assert (said.heatmaps == again.heatmaps).all()
