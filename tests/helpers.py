@@ -1,7 +1,7 @@
 """What several tests share: comparisons, fingerprints, batches that can be counted or refused."""
 
 import copy
-from functools import cache, partial
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,9 +12,9 @@ import tiny
 from pixalign.alignment import elbo
 from pixalign.alignment.plan import NoisedTimesteps
 from pixalign.backbones import wrap
-from pixalign.backbones.sd import StableDiffusion
 from pixalign.core.batching import BatchSize
 from pixalign.core.progress import Progress
+from pixalign.core.values import NetworkCall
 from pixalign.diffusion.schedule import FlowSchedule
 from pixalign.diffusion.timesteps import positions
 
@@ -139,10 +139,11 @@ def inputs(backbone, batch=2, size=None, seed=0):
 
 def bare_network(unet):
     """A UNet without a pipeline, as what taps are attached to."""
-    bare = SimpleNamespace(denoiser=unet, arguments=StableDiffusion.arguments)
-    bare.attention_backends = dict
-    bare.describe_call = partial(StableDiffusion.describe_call, bare)
-    return bare
+
+    def describe_call(args, kwargs):
+        return NetworkCall(args[0].shape[-2:], kwargs["encoder_hidden_states"], 0.0)
+
+    return SimpleNamespace(denoiser=unet, attention_backends=dict, describe_call=describe_call)
 
 
 def fingerprint(module):

@@ -179,11 +179,11 @@ def test_folder_and_object_give_the_same(pipeline, name, tmp_path, photo):
     assert family_of_folder(tmp_path / "model") == EXPECTED[name][0]
 
 
-@pytest.mark.parametrize("model", ["FluxPipeline", "StableDiffusionXLImg2ImgPipeline"])
+@pytest.mark.parametrize("model", ["StableCascadeDecoderPipeline", "MochiPipeline"])
 def test_unknown_family_is_refused_before_weights_are_read(tmp_path, model):
     index = {
         "_class_name": model,
-        "transformer": ["diffusers", "FluxTransformer2DModel"],
+        "transformer": ["diffusers", "DiTTransformer2DModel"],
         "text_encoder_2": ["transformers", "T5EncoderModel"],
     }
     (tmp_path / "model_index.json").write_text(json.dumps(index))

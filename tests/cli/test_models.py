@@ -3,6 +3,7 @@
 import json
 import shutil
 
+from pixalign.backbones import FAMILIES
 from pixalign.bench.datasets.sample import class_list
 from pixalign.cli.models import cached_models
 from pixalign.scenes.atlas import class_names
@@ -13,7 +14,7 @@ def test_models(shell):
     assert code == 0
     assert all(family in out for family in ("sd ", "sdxl", "sd3"))
     record = json.loads(shell("models", "--json")[1])
-    assert {entry["family"] for entry in record["families"]} == {"sd", "sdxl", "sd3"}
+    assert {entry["family"] for entry in record["families"]} == set(FAMILIES)
 
 
 def test_doctor(shell):
@@ -22,7 +23,7 @@ def test_doctor(shell):
     assert "All is well." in out
     record = json.loads(shell("doctor", "--device", "cpu", "--json")[1])
     assert record["device"] == "cpu"
-    assert record["dtypes"] == {"sd": "float32", "sdxl": "float32", "sd3": "float32"}
+    assert record["dtypes"] == dict.fromkeys(FAMILIES, "float32")
     assert record["versions"]["diffusers"]
     assert record["problems"] == []
 

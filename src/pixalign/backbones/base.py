@@ -157,8 +157,8 @@ class Backbone(ABC):
         """Latents float32 [1, C, h, w] of pixels [1, 3, H, W] in [-1, 1]: the posterior mean."""
         vae = self._float32_vae()
         encoded = self._encoded(vae, pixels.to(self.device, vae.dtype)).float()
-        shift, scale = (x.to(encoded) for x in self._latent_statistics(vae))
-        latents: Tensor = (encoded - shift) / scale
+        shift, factor = (x.to(encoded) for x in self._latent_statistics(vae))
+        latents: Tensor = (encoded - shift) * factor
         check_finite(latents, "latents of the VAE", torch.float32)
         return latents
 
@@ -176,7 +176,7 @@ class Backbone(ABC):
         return pixels
 
     def _latent_statistics(self, vae: Any) -> tuple[Tensor, Tensor]:
-        """What is subtracted from the VAE's latents, and what then divides them: [1, C or 1, 1, 1].
+        """What is taken from the VAE's latents, and what they are multiplied by: [1, C or 1, 1, 1].
 
         From its configuration: scale, shift, or a mean and a spread for each channel.
         """
@@ -186,14 +186,14 @@ class Backbone(ABC):
             for name, usual in (("latents_mean", 0.0), ("latents_std", 1.0))
         }
         shift = numbers["latents_mean"] + (config.get("shift_factor") or 0.0)
-        return shift, numbers["latents_std"] / (config.get("scaling_factor") or 1.0)
+        return shift, (config.get("scaling_factor") or 1.0) / numbers["latents_std"]
 
     @torch.no_grad()
     def decode_latents(self, latents: Tensor) -> Tensor:
         """Pictures float32 [B, 3, H, W] in [0, 1] of latents [B, C, h, w], large ones singly."""
         vae = self._float32_vae()
-        shift, scale = (x.to(latents) for x in self._latent_statistics(vae))
-        scaled = latents * scale + shift
+        shift, factor = (x.to(latents) for x in self._latent_statistics(vae))
+        scaled = latents / factor + shift
         together = max(1, _DECODED // (scaled[0, 0].numel() * self.vae_factor**2))
         parts = torch.split(scaled, together)
         pixels = torch.cat([self._decoded(vae, part.to(vae.dtype)).float() for part in parts])
