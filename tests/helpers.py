@@ -153,7 +153,11 @@ def fingerprint(module):
         (len(m._forward_pre_hooks), len(m._forward_hooks), sorted(vars(m)))
         for m in module.modules()
     ]
-    return state, hooks, {name: id(p) for name, p in module.attn_processors.items()}
+    return (
+        state,
+        hooks,
+        {name: id(m.processor) for name, m in module.named_modules() if hasattr(m, "processor")},
+    )
 
 
 def assert_same(before, after):

@@ -14,30 +14,49 @@ import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
+    AutoencoderKLFlux2,
+    AutoencoderKLQwenImage,
     ChromaPipeline,
     ChromaTransformer2DModel,
     DDIMScheduler,
     DiffusionPipeline,
     EulerDiscreteScheduler,
     FlowMatchEulerDiscreteScheduler,
+    Flux2KleinPipeline,
+    Flux2Pipeline,
+    Flux2Transformer2DModel,
     FluxPipeline,
     FluxTransformer2DModel,
     PNDMScheduler,
+    QwenImagePipeline,
+    QwenImageTransformer2DModel,
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
     StableDiffusionPipeline,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
+    ZImagePipeline,
+    ZImageTransformer2DModel,
 )
 from diffusers.models.attention_processor import Attention
 from diffusers.models.normalization import AdaLayerNormZero, SD35AdaLayerNormZeroX
 from PIL import Image, ImageDraw
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
     CLIPTextModelWithProjection,
     CLIPTokenizer,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3Config,
+    Qwen3ForCausalLM,
     T5Config,
     T5EncoderModel,
     T5Tokenizer,
@@ -96,6 +115,41 @@ def t5_tokenizer(max_length: int = 512) -> T5Tokenizer:
     tokenizer = T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=max_length)
     assert len(tokenizer) == len(pieces)
     return tokenizer
+
+
+CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{{ message['content'][0]['text'] }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+"""A chat's template like Qwen3's."""
+
+
+def chat_tokenizer(max_length: int = 1024, padding_side: str = "right") -> Any:
+    """A byte-level BPE like Qwen's: each of WORDS, with the space before it, is one token."""
+    letters = sorted(ByteLevel.alphabet())
+    pairs, tokens = [], list(letters)
+    for word in WORDS:
+        whole = "Ġ"
+        for letter in word:
+            if whole + letter not in tokens:
+                pairs.append((whole, letter))
+                tokens.append(whole + letter)
+            whole += letter
+    tokenizer = Tokenizer(BPE({token: i for i, token in enumerate(tokens)}, pairs))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    special = {"pad_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+    tokenizer.add_special_tokens([*special.values(), "<|im_start|>"])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        chat_template=CHAT,
+        model_max_length=max_length,
+        padding_side=padding_side,
+        **special,
+    )
 
 
 # ---- pipelines ----
@@ -233,7 +287,7 @@ def flux(guidance: bool = True) -> FluxPipeline:
         tokenizer_2=tokenizer_2,
         transformer=transformer,
     )
-    pipe.default_sample_size = 16
+    transformer.register_to_config(sample_size=16)
     return _finished(pipe)
 
 
@@ -260,7 +314,7 @@ def chroma() -> ChromaPipeline:
         tokenizer=tokenizer,
         transformer=transformer,
     )
-    pipe.default_sample_size = 16
+    transformer.register_to_config(sample_size=16)
     return _finished(pipe)
 
 
@@ -273,10 +327,111 @@ BUILDERS: dict[str, Callable[[], DiffusionPipeline]] = {
     "sd3-t5": lambda: sd3(t5=True),
     "sd3.5": lambda: sd3(t5=True, dual=True),
 }
+
+
+@_seeded(7)
+def flux2_klein() -> Flux2KleinPipeline:
+    """FLUX.2 klein: native 64 px, 8 x 8 image tokens, one double and two single blocks."""
+    tokenizer = chat_tokenizer()
+    pipe = Flux2KleinPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        vae=_flux2_vae(),
+        text_encoder=_qwen3(tokenizer, layers=28),
+        tokenizer=tokenizer,
+        transformer=_flux2(joint_attention_dim=3 * 32, guidance_embeds=False),
+    )
+    return _finished(pipe)
+
+
+@_seeded(8)
+def flux2_dev() -> Flux2Pipeline:
+    """FLUX.2 dev: Mistral's text behind a system message, and told guidance."""
+    tokenizer = chat_tokenizer(padding_side="left")
+    config = MistralConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=31,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+    )  # fmt: skip
+    pipe = Flux2Pipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        vae=_flux2_vae(),
+        text_encoder=MistralForCausalLM(config),
+        tokenizer=ChatProcessor(tokenizer),
+        transformer=_flux2(joint_attention_dim=3 * 16, guidance_embeds=True),
+    )
+    pipe.system_message = "two photo of a hot tree."
+    return _finished(pipe)
+
+
+class ChatProcessor:
+    """A processor of pictures and text, of which text alone is asked."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.apply_chat_template = tokenizer.apply_chat_template
+
+
+@_seeded(9)
+def z_image() -> ZImagePipeline:
+    """Z-Image: native 64 px, 8 x 8 image tokens, a refiner each for picture and text."""
+    tokenizer = chat_tokenizer()
+    transformer = ZImageTransformer2DModel(
+        in_channels=4, dim=32, n_layers=2, n_refiner_layers=1, n_heads=2, n_kv_heads=2,
+        cap_feat_dim=32, axes_dims=[4, 6, 6], axes_lens=[256, 64, 64],
+    )  # fmt: skip
+    transformer.register_to_config(sample_size=16)
+    for name in ("x_pad_token", "cap_pad_token"):
+        torch.nn.init.normal_(getattr(transformer, name))
+    pipe = ZImagePipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        vae=_flow_vae(),
+        text_encoder=_qwen3(tokenizer),
+        tokenizer=tokenizer,
+        transformer=transformer,
+    )
+    return _finished(pipe)
+
+
+@_seeded(10)
+def qwen_image() -> QwenImagePipeline:
+    """Qwen-Image: native 64 px, a VAE of videos with statistics for each channel."""
+    tokenizer = chat_tokenizer()
+    transformer = QwenImageTransformer2DModel(
+        in_channels=16, out_channels=4, num_layers=2, attention_head_dim=16,
+        num_attention_heads=2, joint_attention_dim=32, axes_dims_rope=(4, 6, 6),
+    )  # fmt: skip
+    transformer.register_to_config(sample_size=16)
+    vae = AutoencoderKLQwenImage(
+        base_dim=8, z_dim=4, dim_mult=[1, 2, 2], num_res_blocks=1,
+        temperal_downsample=[False, True],
+        latents_mean=[0.1, -0.2, 0.3, 0.0], latents_std=[1.5, 0.7, 1.0, 2.0],
+    )  # fmt: skip
+    text = {
+        "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 32,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3], "rope_type": "default"},
+    }  # fmt: skip
+    vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 32}
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision)
+    pipe = QwenImagePipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift_terminal=0.02),
+        vae=vae,
+        text_encoder=Qwen2_5_VLForConditionalGeneration(config),
+        tokenizer=tokenizer,
+        transformer=transformer,
+    )
+    before = pipe.prompt_template_encode.split("{}")[0]
+    pipe.prompt_template_encode_start_idx = len(tokenizer(before)["input_ids"])
+    return _finished(pipe)
+
+
 NEWER: dict[str, Callable[[], DiffusionPipeline]] = {
     "flux-dev": flux,
     "flux-schnell": lambda: flux(guidance=False),
     "chroma": chroma,
+    "flux2-klein": flux2_klein,
+    "flux2-dev": flux2_dev,
+    "z-image": z_image,
+    "qwen-image": qwen_image,
 }
 """Families that are read by the tap alone; tests/backbones/test_conformance.py."""
 
@@ -347,6 +502,39 @@ def _flow_vae(channels: int = 4) -> AutoencoderKL:
     """An autoencoder like FLUX.1's, with a shift, and without convolutions around the latents."""
     more = {"use_quant_conv": False, "use_post_quant_conv": False}
     return _vae(latent_channels=channels, scaling_factor=0.36, shift_factor=0.12, **more)
+
+
+def _flux2_vae() -> AutoencoderKLFlux2:
+    """FLUX.2's autoencoder, with statistics that count."""
+    vae = AutoencoderKLFlux2(
+        down_block_types=("DownEncoderBlock2D",) * 3,
+        up_block_types=("UpDecoderBlock2D",) * 3,
+        block_out_channels=(8, 16, 16),
+        norm_num_groups=4,
+        latent_channels=4,
+        sample_size=64,
+    )
+    vae.bn.running_mean.normal_()
+    vae.bn.running_var.uniform_(0.5, 2)
+    return vae
+
+
+def _flux2(**config: Any) -> Flux2Transformer2DModel:
+    transformer = Flux2Transformer2DModel(
+        in_channels=16, num_layers=1, num_single_layers=2, attention_head_dim=16,
+        num_attention_heads=2, timestep_guidance_channels=16, axes_dims_rope=(4, 4, 4, 4), **config,
+    )  # fmt: skip
+    transformer.register_to_config(sample_size=16)
+    return transformer
+
+
+def _qwen3(tokenizer: Any, layers: int = 3) -> Qwen3ForCausalLM:
+    """A Qwen3 that fits the tokenizer."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, num_hidden_layers=layers,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config)
 
 
 def _clip_config(tokenizer: CLIPTokenizer, hidden: int, activation: str) -> CLIPTextConfig:

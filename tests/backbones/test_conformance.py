@@ -19,11 +19,19 @@ PLAIN = {
     "flux-dev": {"guidance_scale": 3.5},
     "flux-schnell": {},
     "chroma": {"guidance_scale": 1.0},
+    "flux2-klein": {"guidance_scale": 1.0},
+    "flux2-dev": {"guidance_scale": 3.5},
+    "z-image": {"guidance_scale": 0.0},
+    "qwen-image": {},
 }
 GUIDED = {
     "flux-dev": {"negative_prompt": "a car", "true_cfg_scale": 2.0},
     "flux-schnell": {"negative_prompt": "a car", "true_cfg_scale": 2.0},
     "chroma": {"negative_prompt": "a car", "guidance_scale": 2.0},
+    "flux2-klein": {"guidance_scale": 2.0},
+    "flux2-dev": {"guidance_scale": 3.5},
+    "z-image": {"negative_prompt": ["a car", "a car"], "guidance_scale": 2.0},
+    "qwen-image": {"negative_prompt": "a car", "true_cfg_scale": 2.0},
 }
 FAMILIES = sorted(tiny.NEWER)
 
@@ -36,11 +44,12 @@ def name(request):
 
 
 def call(pipe, prompt, **options):
-    """The pipeline's own latents, from one noise."""
+    """The pipeline's own latents, from one noise; Z-Image writes into lists that it is given."""
+    prompt, options = copy.deepcopy((prompt, options))
     height, width = wrap(pipe).native_size
     how = {"num_inference_steps": STEPS, "output_type": "latent", "height": height, "width": width}
     generator = torch.Generator().manual_seed(0)
-    return pipe(prompt, generator=generator, **how, **options).images
+    return pipe(prompt=prompt, generator=generator, **how, **options).images
 
 
 @contextlib.contextmanager
@@ -147,12 +156,13 @@ def test_maps_follow_the_picture_and_the_words(name):
     reader = AttentionReader([site])
     reader.columns = torch.eye(text.embeds.shape[1])[None]
     maps = []
-    other = z.clone()
-    other[..., -2:, :2] += 1  # the lowest row's first token
+    other, cell = z.clone(), backbone.sites[0].factor
+    other[..., -cell:, :cell] += 1  # the lowest row's first token
     for latents in (z, other):
         with reader.attached(backbone):
             backbone.predict(latents, steps, text)
-        maps.append(reader.cross[site][0])
+        own = reader.cross[site][0]
+        maps.append(own / own.sum(0))  # among the words, a row depends on its own token alone
     moved = (maps[0] - maps[1]).abs().amax(0)
     assert moved.argmax() == moved.numel() - moved.shape[1]
 
@@ -192,7 +202,7 @@ def test_alignment_runs_whole(name, photo):
             wide, ["dog", pa.Phrase("cat", "a red cat")], method=method, config=keep
         )
         assert found.heatmaps.shape == (2, 100, 320)
-        assert found.heatmaps.max(axis=(1, 2)).tolist() == pytest.approx([1, 1])
+        assert found.heatmaps.max(axis=(1, 2)).min() > 0.9
     said = model.align(photo, ["dog", "cat"], caption="a dog and a red cat", config=keep)
     assert said.provenance["prompts"] == ["a dog and a red cat"]
     again = model.align(photo, ["dog", "cat"], caption="a dog and a red cat", config=keep)

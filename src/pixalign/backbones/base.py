@@ -20,6 +20,7 @@ from pixalign.text.streams import TextStream
 
 _TEXT_BATCH = 32  # prompts that go through the text encoders together
 _DECODED = 2**20  # pixels of the pictures that are decoded together: four of 512 x 512
+_NATIVE = 1024  # pixels of a side, of models that do not say so
 _COMPILED_SHAPES = 64  # shapes of batches for which compiled code is kept
 
 
@@ -113,9 +114,11 @@ class Backbone(ABC):
     @property
     def native_size(self) -> Size:
         """(height, width) in pixels that the network was trained at."""
-        size = self.denoiser.config.get("sample_size") or self.pipe.default_sample_size
+        factor = int(self.pipe.vae_scale_factor)
+        usual = getattr(self.pipe, "default_sample_size", _NATIVE // factor)
+        size = self.denoiser.config.get("sample_size") or usual
         height, width = (size, size) if isinstance(size, int) else size
-        return height * self.vae_factor, width * self.vae_factor
+        return height * factor, width * factor
 
     @property
     def latent_channels(self) -> int:

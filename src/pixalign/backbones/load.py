@@ -14,16 +14,19 @@ from safetensors import SafetensorError, safe_open
 
 from pixalign.backbones.base import Backbone
 from pixalign.backbones.flux import Chroma, Flux
+from pixalign.backbones.flux2 import Flux2
+from pixalign.backbones.qwen_image import QwenImage
 from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
 from pixalign.backbones.sdxl import StableDiffusionXL
+from pixalign.backbones.z_image import ZImage
 from pixalign.core.batching import out_of_memory
 from pixalign.core.checks import check_choice
 
-FAMILIES: dict[str, type[Backbone]] = {
-    backbone.family: backbone
-    for backbone in (StableDiffusion, StableDiffusionXL, StableDiffusion3, Flux, Chroma)
-}
+_FAMILIES: tuple[type[Backbone], ...] = (
+    StableDiffusion, StableDiffusionXL, StableDiffusion3, Flux, Chroma, Flux2, ZImage, QwenImage,
+)  # fmt: skip
+FAMILIES: dict[str, type[Backbone]] = {backbone.family: backbone for backbone in _FAMILIES}
 _HUB_OPTIONS = (
     "revision", "token", "cache_dir", "local_files_only", "proxies", "force_download",
 )  # fmt: skip

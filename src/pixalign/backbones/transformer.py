@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -17,6 +17,24 @@ from pixalign.attention import Site
 from pixalign.backbones.base import Backbone
 from pixalign.core.values import Size
 from pixalign.diffusion.schedule import FlowSchedule, SamplingPath, Schedule, check_count
+from pixalign.text.streams import around_prompt
+
+
+def chat(tokenizer: Any, **options: Any) -> tuple[str, str]:
+    """What a tokenizer's chat template puts before and after a user's message."""
+
+    def template(prompt: str) -> str:
+        messages = [{"role": "user", "content": prompt}]
+        said: str = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        return said
+
+    return around_prompt(template)
+
+
+def padding_before(tokenizer: Any, length: int) -> Callable[[int], int]:
+    """How many padding tokens stand before so many others, where texts are padded to a length."""
+    left = tokenizer.padding_side == "left"
+    return lambda tokens: max(0, length - tokens) if left else 0
 
 
 class FlowTransformer(Backbone):

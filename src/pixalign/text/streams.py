@@ -16,9 +16,10 @@ class TextStream:
     """A tokenizer whose tokens fill the text columns from ``start``, at most ``limit`` of them.
 
     ``loaded`` says whether the encoder that reads these tokens is there. Texts are read between
-    ``before`` and ``after``, such as a chat's template, in lower case if ``lower``; the network is
-    not shown the first ``dropped`` tokens. ``lead`` says how many padding tokens stand before so
-    many others. What has no limit of its own ("clip") reads as much as a call allows it.
+    ``before`` and ``after``, such as a chat's template, in lower case if ``lower``. Without
+    ``special`` the tokenizer adds none of its special tokens, which a template holds itself. The
+    network is not shown the first ``dropped`` tokens; ``lead`` says how many padding tokens stand
+    before so many others. All but "clip" read as much as a call allows them.
     """
 
     kind: str  # "clip", "t5" or "llm"
@@ -29,6 +30,7 @@ class TextStream:
     before: str = ""
     after: str = ""
     lower: bool = False
+    special: bool = True
     dropped: int = 0
     lead: Callable[[int], int] = lambda tokens: 0
 
@@ -61,7 +63,8 @@ class TextStream:
             )
         shown = text.lower() if self.lower else text
         whole = f"{self.before}{shown}{self.after}"
-        encoded = self.tokenizer(whole, return_offsets_mapping=True, verbose=False)
+        how = {"return_offsets_mapping": True, "verbose": False}
+        encoded = self.tokenizer(whole, add_special_tokens=self.special, **how)
         skip, end = len(self.before), len(text)
         return [
             (max(0, first - skip), min(end, last - skip)) if first < skip + end else (0, 0)
