@@ -14,29 +14,16 @@ import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
-    AutoencoderKLFlux2,
-    AutoencoderKLQwenImage,
-    ChromaPipeline,
-    ChromaTransformer2DModel,
     DDIMScheduler,
     DiffusionPipeline,
     EulerDiscreteScheduler,
     FlowMatchEulerDiscreteScheduler,
-    Flux2KleinPipeline,
-    Flux2Pipeline,
-    Flux2Transformer2DModel,
-    FluxPipeline,
-    FluxTransformer2DModel,
     PNDMScheduler,
-    QwenImagePipeline,
-    QwenImageTransformer2DModel,
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
     StableDiffusionPipeline,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
-    ZImagePipeline,
-    ZImageTransformer2DModel,
 )
 from diffusers.models.attention_processor import Attention
 from diffusers.models.normalization import AdaLayerNormZero, SD35AdaLayerNormZeroX
@@ -50,11 +37,7 @@ from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
     CLIPTokenizer,
-    MistralConfig,
-    MistralForCausalLM,
     PreTrainedTokenizerFast,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
     Qwen3Config,
     Qwen3ForCausalLM,
     T5Config,
@@ -79,7 +62,7 @@ SD_NOISE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end":
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Draw from `seed` on the CPU inside the block, and give the caller its random state back."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -155,7 +138,7 @@ def chat_tokenizer(max_length: int = 1024, padding_side: str = "right") -> Any:
 # ---- pipelines ----
 
 
-@_seeded(1)
+@seeded(1)
 def sd1(prediction_type: str = "epsilon") -> StableDiffusionPipeline:
     """Stable Diffusion 1.x: native 128 px, cross-attention at latent sides 32, 16, 8 and 4."""
     scheduler = PNDMScheduler(
@@ -169,7 +152,7 @@ def sd1(prediction_type: str = "epsilon") -> StableDiffusionPipeline:
     return _sd(unet, clip_tokenizer(), "quick_gelu", scheduler)
 
 
-@_seeded(2)
+@seeded(2)
 def sd2(prediction_type: str = "v_prediction") -> StableDiffusionPipeline:
     """Stable Diffusion 2.x: native 96 px, linear projections, heads per level, "!" as padding."""
     scheduler = DDIMScheduler(
@@ -183,7 +166,7 @@ def sd2(prediction_type: str = "v_prediction") -> StableDiffusionPipeline:
     return _sd(unet, clip_tokenizer(pad_token="!"), "gelu", scheduler)
 
 
-@_seeded(3)
+@seeded(3)
 def sdxl() -> StableDiffusionXLPipeline:
     """Stable Diffusion XL: native 128 px, two text encoders, cross-attention at sides 16 and 8."""
     tokenizer, tokenizer_2 = clip_tokenizer(), clip_tokenizer(pad_token="!")
@@ -204,9 +187,9 @@ def sdxl() -> StableDiffusionXLPipeline:
         projection_class_embeddings_input_dim=6 * time_dim + hidden_2,  # six size and crop numbers
     )
     pipe = StableDiffusionXLPipeline(
-        vae=_vae(latent_channels=4, scaling_factor=0.13025),
-        text_encoder=CLIPTextModel(_clip_config(tokenizer, hidden, "quick_gelu")),
-        text_encoder_2=CLIPTextModelWithProjection(_clip_config(tokenizer_2, hidden_2, "gelu")),
+        vae=small_vae(latent_channels=4, scaling_factor=0.13025),
+        text_encoder=CLIPTextModel(clip_config(tokenizer, hidden, "quick_gelu")),
+        text_encoder_2=CLIPTextModelWithProjection(clip_config(tokenizer_2, hidden_2, "gelu")),
         tokenizer=tokenizer,
         tokenizer_2=tokenizer_2,
         unet=unet,
@@ -214,10 +197,10 @@ def sdxl() -> StableDiffusionXLPipeline:
         force_zeros_for_empty_prompt=True,
         add_watermarker=False,
     )
-    return _finished(pipe)
+    return finished(pipe)
 
 
-@_seeded(4)
+@seeded(4)
 def sd3(t5: bool = False, dual: bool = False) -> StableDiffusion3Pipeline:
     """Stable Diffusion 3: native 64 px, 8 x 8 image tokens; `dual` gives the blocks of 3.5.
 
@@ -242,7 +225,7 @@ def sd3(t5: bool = False, dual: bool = False) -> StableDiffusion3Pipeline:
         dual_attention_layers=(0, 1) if dual else (),
         qk_norm="rms_norm" if dual else None,
     )
-    vae = _vae(
+    vae = small_vae(
         latent_channels=16,
         scaling_factor=1.5305,
         shift_factor=0.0609,
@@ -253,69 +236,14 @@ def sd3(t5: bool = False, dual: bool = False) -> StableDiffusion3Pipeline:
         transformer=transformer,
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
         vae=vae,
-        text_encoder=CLIPTextModelWithProjection(_clip_config(tokenizer, hidden, "quick_gelu")),
+        text_encoder=CLIPTextModelWithProjection(clip_config(tokenizer, hidden, "quick_gelu")),
         tokenizer=tokenizer,
-        text_encoder_2=CLIPTextModelWithProjection(_clip_config(tokenizer_2, hidden_2, "gelu")),
+        text_encoder_2=CLIPTextModelWithProjection(clip_config(tokenizer_2, hidden_2, "gelu")),
         tokenizer_2=tokenizer_2,
-        text_encoder_3=_t5_encoder(tokenizer_3, hidden_3) if tokenizer_3 else None,
+        text_encoder_3=t5_encoder(tokenizer_3, hidden_3) if tokenizer_3 else None,
         tokenizer_3=tokenizer_3,
     )
-    return _finished(pipe)
-
-
-@_seeded(5)
-def flux(guidance: bool = True) -> FluxPipeline:
-    """FLUX.1: native 64 px, 8 x 8 image tokens, one double and two single blocks."""
-    tokenizer, tokenizer_2, hidden = clip_tokenizer(), t5_tokenizer(), 24
-    transformer = FluxTransformer2DModel(
-        in_channels=16,
-        num_layers=1,
-        num_single_layers=2,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=32,
-        pooled_projection_dim=hidden,
-        guidance_embeds=guidance,
-        axes_dims_rope=(4, 6, 6),
-    )
-    pipe = FluxPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
-        vae=_flow_vae(),
-        text_encoder=CLIPTextModel(_clip_config(tokenizer, hidden, "quick_gelu")),
-        tokenizer=tokenizer,
-        text_encoder_2=_t5_encoder(tokenizer_2, 32),
-        tokenizer_2=tokenizer_2,
-        transformer=transformer,
-    )
-    transformer.register_to_config(sample_size=16)
-    return _finished(pipe)
-
-
-@_seeded(6)
-def chroma() -> ChromaPipeline:
-    """Chroma: FLUX.1 without CLIP, with a small network that makes all modulations."""
-    tokenizer = t5_tokenizer()
-    transformer = ChromaTransformer2DModel(
-        in_channels=16,
-        num_layers=1,
-        num_single_layers=2,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=32,
-        axes_dims_rope=(4, 6, 6),
-        approximator_num_channels=8,
-        approximator_hidden_dim=16,
-        approximator_layers=1,
-    )
-    pipe = ChromaPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
-        vae=_flow_vae(),
-        text_encoder=_t5_encoder(tokenizer, 32),
-        tokenizer=tokenizer,
-        transformer=transformer,
-    )
-    transformer.register_to_config(sample_size=16)
-    return _finished(pipe)
+    return finished(pipe)
 
 
 BUILDERS: dict[str, Callable[[], DiffusionPipeline]] = {
@@ -329,113 +257,6 @@ BUILDERS: dict[str, Callable[[], DiffusionPipeline]] = {
 }
 
 
-@_seeded(7)
-def flux2_klein() -> Flux2KleinPipeline:
-    """FLUX.2 klein: native 64 px, 8 x 8 image tokens, one double and two single blocks."""
-    tokenizer = chat_tokenizer()
-    pipe = Flux2KleinPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
-        vae=_flux2_vae(),
-        text_encoder=_qwen3(tokenizer, layers=28),
-        tokenizer=tokenizer,
-        transformer=_flux2(joint_attention_dim=3 * 32, guidance_embeds=False),
-    )
-    return _finished(pipe)
-
-
-@_seeded(8)
-def flux2_dev() -> Flux2Pipeline:
-    """FLUX.2 dev: Mistral's text behind a system message, and told guidance."""
-    tokenizer = chat_tokenizer(padding_side="left")
-    config = MistralConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=31,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-    )  # fmt: skip
-    pipe = Flux2Pipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
-        vae=_flux2_vae(),
-        text_encoder=MistralForCausalLM(config),
-        tokenizer=ChatProcessor(tokenizer),
-        transformer=_flux2(joint_attention_dim=3 * 16, guidance_embeds=True),
-    )
-    pipe.system_message = "two photo of a hot tree."
-    return _finished(pipe)
-
-
-class ChatProcessor:
-    """A processor of pictures and text, of which text alone is asked."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-        self.apply_chat_template = tokenizer.apply_chat_template
-
-
-@_seeded(9)
-def z_image() -> ZImagePipeline:
-    """Z-Image: native 64 px, 8 x 8 image tokens, a refiner each for picture and text."""
-    tokenizer = chat_tokenizer()
-    transformer = ZImageTransformer2DModel(
-        in_channels=4, dim=32, n_layers=2, n_refiner_layers=1, n_heads=2, n_kv_heads=2,
-        cap_feat_dim=32, axes_dims=[4, 6, 6], axes_lens=[256, 64, 64],
-    )  # fmt: skip
-    transformer.register_to_config(sample_size=16)
-    for name in ("x_pad_token", "cap_pad_token"):
-        torch.nn.init.normal_(getattr(transformer, name))
-    pipe = ZImagePipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
-        vae=_flow_vae(),
-        text_encoder=_qwen3(tokenizer),
-        tokenizer=tokenizer,
-        transformer=transformer,
-    )
-    return _finished(pipe)
-
-
-@_seeded(10)
-def qwen_image() -> QwenImagePipeline:
-    """Qwen-Image: native 64 px, a VAE of videos with statistics for each channel."""
-    tokenizer = chat_tokenizer()
-    transformer = QwenImageTransformer2DModel(
-        in_channels=16, out_channels=4, num_layers=2, attention_head_dim=16,
-        num_attention_heads=2, joint_attention_dim=32, axes_dims_rope=(4, 6, 6),
-    )  # fmt: skip
-    transformer.register_to_config(sample_size=16)
-    vae = AutoencoderKLQwenImage(
-        base_dim=8, z_dim=4, dim_mult=[1, 2, 2], num_res_blocks=1,
-        temperal_downsample=[False, True],
-        latents_mean=[0.1, -0.2, 0.3, 0.0], latents_std=[1.5, 0.7, 1.0, 2.0],
-    )  # fmt: skip
-    text = {
-        "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 32,
-        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-        "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3], "rope_type": "default"},
-    }  # fmt: skip
-    vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 32}
-    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision)
-    pipe = QwenImagePipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift_terminal=0.02),
-        vae=vae,
-        text_encoder=Qwen2_5_VLForConditionalGeneration(config),
-        tokenizer=tokenizer,
-        transformer=transformer,
-    )
-    before = pipe.prompt_template_encode.split("{}")[0]
-    pipe.prompt_template_encode_start_idx = len(tokenizer(before)["input_ids"])
-    return _finished(pipe)
-
-
-NEWER: dict[str, Callable[[], DiffusionPipeline]] = {
-    "flux-dev": flux,
-    "flux-schnell": lambda: flux(guidance=False),
-    "chroma": chroma,
-    "flux2-klein": flux2_klein,
-    "flux2-dev": flux2_dev,
-    "z-image": z_image,
-    "qwen-image": qwen_image,
-}
-"""Families that are read by the tap alone; tests/backbones/test_conformance.py."""
-
-
 # ---- parts ----
 
 
@@ -447,8 +268,8 @@ def _sd(
 ) -> StableDiffusionPipeline:
     """Put Stable Diffusion 1 or 2 together, without a safety checker."""
     pipe = StableDiffusionPipeline(
-        vae=_vae(latent_channels=4, scaling_factor=0.18215),
-        text_encoder=CLIPTextModel(_clip_config(tokenizer, 32, activation)),
+        vae=small_vae(latent_channels=4, scaling_factor=0.18215),
+        text_encoder=CLIPTextModel(clip_config(tokenizer, 32, activation)),
         tokenizer=tokenizer,
         unet=unet,
         scheduler=scheduler,
@@ -456,7 +277,7 @@ def _sd(
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    return _finished(pipe)
+    return finished(pipe)
 
 
 def _sd_unet(**config: Any) -> UNet2DConditionModel:
@@ -472,7 +293,7 @@ def _sd_unet(**config: Any) -> UNet2DConditionModel:
     )
 
 
-@_seeded(0)
+@seeded(0)
 def bare_unet() -> UNet2DConditionModel:
     """A UNet some of whose attention layers have no transformer around them."""
     return UNet2DConditionModel(
@@ -487,7 +308,7 @@ def bare_unet() -> UNet2DConditionModel:
     ).eval()
 
 
-def _vae(**config: Any) -> AutoencoderKL:
+def small_vae(**config: Any) -> AutoencoderKL:
     """An autoencoder of three levels: a latent pixel stands for 4 x 4 pixels."""
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 3,
@@ -498,37 +319,13 @@ def _vae(**config: Any) -> AutoencoderKL:
     )
 
 
-def _flow_vae(channels: int = 4) -> AutoencoderKL:
+def flow_vae(channels: int = 4) -> AutoencoderKL:
     """An autoencoder like FLUX.1's, with a shift, and without convolutions around the latents."""
     more = {"use_quant_conv": False, "use_post_quant_conv": False}
-    return _vae(latent_channels=channels, scaling_factor=0.36, shift_factor=0.12, **more)
+    return small_vae(latent_channels=channels, scaling_factor=0.36, shift_factor=0.12, **more)
 
 
-def _flux2_vae() -> AutoencoderKLFlux2:
-    """FLUX.2's autoencoder, with statistics that count."""
-    vae = AutoencoderKLFlux2(
-        down_block_types=("DownEncoderBlock2D",) * 3,
-        up_block_types=("UpDecoderBlock2D",) * 3,
-        block_out_channels=(8, 16, 16),
-        norm_num_groups=4,
-        latent_channels=4,
-        sample_size=64,
-    )
-    vae.bn.running_mean.normal_()
-    vae.bn.running_var.uniform_(0.5, 2)
-    return vae
-
-
-def _flux2(**config: Any) -> Flux2Transformer2DModel:
-    transformer = Flux2Transformer2DModel(
-        in_channels=16, num_layers=1, num_single_layers=2, attention_head_dim=16,
-        num_attention_heads=2, timestep_guidance_channels=16, axes_dims_rope=(4, 4, 4, 4), **config,
-    )  # fmt: skip
-    transformer.register_to_config(sample_size=16)
-    return transformer
-
-
-def _qwen3(tokenizer: Any, layers: int = 3) -> Qwen3ForCausalLM:
+def qwen3(tokenizer: Any, layers: int = 3) -> Qwen3ForCausalLM:
     """A Qwen3 that fits the tokenizer."""
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, num_hidden_layers=layers,
@@ -537,7 +334,7 @@ def _qwen3(tokenizer: Any, layers: int = 3) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def _clip_config(tokenizer: CLIPTokenizer, hidden: int, activation: str) -> CLIPTextConfig:
+def clip_config(tokenizer: CLIPTokenizer, hidden: int, activation: str) -> CLIPTextConfig:
     """A two-layer CLIP text encoder that fits the tokenizer."""
     return CLIPTextConfig(
         vocab_size=len(tokenizer),
@@ -554,7 +351,7 @@ def _clip_config(tokenizer: CLIPTokenizer, hidden: int, activation: str) -> CLIP
     )
 
 
-def _t5_encoder(tokenizer: T5Tokenizer, hidden: int) -> T5EncoderModel:
+def t5_encoder(tokenizer: T5Tokenizer, hidden: int) -> T5EncoderModel:
     """A two-layer T5 v1.1 encoder that fits the tokenizer."""
     config = T5Config(
         vocab_size=len(tokenizer),
@@ -569,7 +366,7 @@ def _t5_encoder(tokenizer: T5Tokenizer, hidden: int) -> T5EncoderModel:
 
 
 @torch.no_grad()
-def _finished(pipe: Pipeline) -> Pipeline:
+def finished(pipe: Pipeline) -> Pipeline:
     """Make attention and text count, then leave the pipeline quiet and in eval mode."""
     models = {k: v for k, v in pipe.components.items() if isinstance(v, torch.nn.Module)}
     denoiser = models["unet" if "unet" in models else "transformer"]

@@ -2,43 +2,22 @@
 
 import contextlib
 import copy
-from functools import cache
 
 import pytest
 import torch
 
 import pixalign as pa
 import tiny
+import zoo
 from helpers import assert_same, fingerprint, inputs
 from pixalign.attention import AttentionReader, AttentionWriter
 from pixalign.backbones import wrap
 
 STEPS, WORDS = 2, ("dog", "tree")
-# How a pipeline is called without guidance from outside, and with it.
-PLAIN = {
-    "flux-dev": {"guidance_scale": 3.5},
-    "flux-schnell": {},
-    "chroma": {"guidance_scale": 1.0},
-    "flux2-klein": {"guidance_scale": 1.0},
-    "flux2-dev": {"guidance_scale": 3.5},
-    "z-image": {"guidance_scale": 0.0},
-    "qwen-image": {},
-}
-GUIDED = {
-    "flux-dev": {"negative_prompt": "a car", "true_cfg_scale": 2.0},
-    "flux-schnell": {"negative_prompt": "a car", "true_cfg_scale": 2.0},
-    "chroma": {"negative_prompt": "a car", "guidance_scale": 2.0},
-    "flux2-klein": {"guidance_scale": 2.0},
-    "flux2-dev": {"guidance_scale": 3.5},
-    "z-image": {"negative_prompt": ["a car", "a car"], "guidance_scale": 2.0},
-    "qwen-image": {"negative_prompt": "a car", "true_cfg_scale": 2.0},
-}
-FAMILIES = sorted(tiny.NEWER)
-
-built = cache(lambda name: tiny.NEWER[name]())
+QUICK = {"elbo_steps": 2, "collect_steps": 1}
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=sorted(zoo.cases()))
 def name(request):
     return request.param
 
@@ -54,11 +33,11 @@ def call(pipe, prompt, **options):
 
 @contextlib.contextmanager
 def overheard(scheduler):
-    """What a pipeline hands to its scheduler: (output, sample) at each step."""
+    """What a pipeline hands to its scheduler: (output, timestep, sample) at each step."""
     heard, step = [], scheduler.step
 
     def listening(output, timestep, sample, *args, **kwargs):
-        heard.append((output.clone(), sample.clone()))
+        heard.append((output.clone(), float(timestep), sample.clone()))
         return step(output, timestep, sample, *args, **kwargs)
 
     scheduler.step = listening
@@ -68,29 +47,30 @@ def overheard(scheduler):
         del scheduler.step
 
 
-def as_latents(backbone, tensor, latent):
-    return backbone.unpack(tensor, latent) if tensor.ndim == 3 else tensor
-
-
 def test_our_forward_is_the_pipelines(name):
     """At the pipeline's own noise levels, on its own latents, under the same prompts."""
-    pipe = built(name)
+    pipe, plain = zoo.built(name), zoo.cases()[name].plain
     backbone, prompts = wrap(pipe), ["a red dog", "two cat and a tree"]
     with overheard(pipe.scheduler) as heard:
-        call(pipe, prompts, **PLAIN[name])
+        call(pipe, prompts, **plain)
     assert len(heard) == STEPS
     latent = backbone.latent_shape(backbone.native_size)[1:]
+
+    def as_latents(tensor):
+        return (backbone.unpack(tensor, latent) if tensor.ndim == 3 else tensor).float()
+
+    flow = backbone.objective == "flow"
     path = backbone.path(STEPS, latent)
-    text = backbone.told(backbone.encode_text(prompts), PLAIN[name].get("guidance_scale", 1.0))
-    for index, (output, sample) in enumerate(heard):
-        z = as_latents(backbone, sample, latent)
-        found = backbone.predict(z, path.at(index, 2), text)
-        expected = as_latents(backbone, output, latent)
-        torch.testing.assert_close(found, expected.float(), atol=3e-5, rtol=1e-4)
-        if index + 1 < STEPS:  # and its step is ours
-            following = as_latents(backbone, heard[index + 1][1], latent)
+    text = backbone.told(backbone.encode_text(prompts), plain.get("guidance_scale", 1.0))
+    for index, (output, timestep, sample) in enumerate(heard):
+        z = as_latents(sample)
+        steps = path.at(index, 2) if flow else backbone.schedule.at_indices([int(timestep)] * 2)
+        found = backbone.predict(z, steps, text)
+        torch.testing.assert_close(found, as_latents(output), atol=3e-5, rtol=1e-4)
+        if flow and index + 1 < STEPS:  # and its step is ours
             moved = path.advance(backbone.objective, found, z, index)
-            torch.testing.assert_close(moved, following.float(), atol=1e-4, rtol=1e-3)
+            following = as_latents(heard[index + 1][2])
+            torch.testing.assert_close(moved, following, atol=1e-4, rtol=1e-3)
 
 
 def context_free(pipe):
@@ -109,7 +89,7 @@ def context_free(pipe):
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_swapping_a_word_moves_just_its_columns(name, place):
-    backbone = wrap(context_free(built(name)))
+    backbone = wrap(context_free(zoo.built(name)))
     texts = ["a dog and a red car with a cat" if not place else "a red car and a dog, a cat"]
     texts.append(texts[0].replace("dog", "tree"))
     first, second = backbone.encode_text(texts).embeds
@@ -122,7 +102,7 @@ def test_swapping_a_word_moves_just_its_columns(name, place):
 
 
 def test_reading_and_writing_leave_every_bit(name):
-    backbone = wrap(built(name))
+    backbone = wrap(zoo.built(name))
     given, before = inputs(backbone), fingerprint(backbone.denoiser)
     plain = backbone.predict(*given)
     labels = {site: "all" for site in backbone.sites if site.reads_image}
@@ -150,7 +130,7 @@ def test_reading_and_writing_leave_every_bit(name):
 
 def test_maps_follow_the_picture_and_the_words(name):
     """A latent that is changed in one token's cells moves that row of the maps first."""
-    backbone = wrap(built(name))
+    backbone = wrap(zoo.built(name))
     z, steps, text = inputs(backbone, batch=1)
     site = next(site for site in backbone.sites if site.reads_text)
     reader = AttentionReader([site])
@@ -169,13 +149,13 @@ def test_maps_follow_the_picture_and_the_words(name):
 
 def test_capture_hears_the_pipelines_own_call(name):
     """Words at every step, by whatever order guidance runs; the pictures do not change a bit."""
-    pipe = built(name)
-    plain = call(pipe, ["a red dog", "a tree"], **GUIDED[name])
+    pipe = zoo.built(name)
+    plain = call(pipe, ["a red dog", "a tree"], **zoo.cases()[name].guided)
     before = fingerprint(wrap(pipe).denoiser)  # diffusers leaves something at the first call
     with pa.load(pipe).capture(["dog", "tree"]) as maps:
-        heard = call(pipe, ["a red dog", "a tree"], **GUIDED[name])
+        heard = call(pipe, ["a red dog", "a tree"], **zoo.cases()[name].guided)
     assert torch.equal(plain, heard)
-    assert torch.equal(call(pipe, ["a red dog", "a tree"], **GUIDED[name]), plain)
+    assert torch.equal(call(pipe, ["a red dog", "a tree"], **zoo.cases()[name].guided), plain)
     assert_same(before, fingerprint(wrap(pipe).denoiser))
     steps, images = maps["dog"].shape[:2]
     assert (steps, images) == (STEPS, 2)
@@ -183,20 +163,19 @@ def test_capture_hears_the_pipelines_own_call(name):
     assert not maps["dog"][:, 1].any()  # the second prompt has no dog
     assert not maps["tree"][:, 0].any()
     with pa.load(pipe).capture(["dog"]) as alone:
-        call(pipe, "a red dog", **PLAIN[name])
+        call(pipe, "a red dog", **zoo.cases()[name].plain)
     assert alone["dog"].shape == (STEPS, 1, *maps["dog"].shape[2:])
     assert maps.heatmaps((20, 30)).shape == (2, 2, 20, 30)
 
 
 def test_alignment_runs_whole(name, photo):
     """Many classes, a picture of another shape, a phrase, a caption, and every method of ours."""
-    model = pa.load(built(name))
-    quick = {"elbo_steps": 2, "collect_steps": 1}
+    model = pa.load(zoo.built(name))
     letters = [f"{a}{b}" for a in "abcde" for b in "fghij"]
-    result = model.align(photo, letters, config=pa.AlignConfig(**quick))
+    result = model.align(photo, letters, config=pa.AlignConfig(**QUICK))
     assert result.heatmaps.shape == (25, 80, 120)
     wide = tiny.photo(320, 100)
-    keep = pa.AlignConfig(resize="keep", **quick)
+    keep = pa.AlignConfig(resize="keep", **QUICK)
     for method in ("dense", "elbo", "attention", "likelihood"):
         found = model.align(
             wide, ["dog", pa.Phrase("cat", "a red cat")], method=method, config=keep
