@@ -85,7 +85,8 @@ class AlignOptions(TypedDict, total=False):
 class Model:
     """A frozen text-to-image model and what can be asked of it; made by `load`.
 
-    ``settings`` are the model's own, for what a config leaves open (`AlignConfig.resolved`).
+    Threads may share it: what they ask is answered one after the other. ``settings`` are the
+    model's own, for what a config leaves open (`AlignConfig.resolved`).
     """
 
     def __init__(
@@ -112,8 +113,9 @@ class Model:
         self, image: ImageLike | EncodedImage, *, config: AlignConfig | None = None
     ) -> EncodedImage:
         """Read, resize and encode a picture, to be aligned any number of times."""
-        self.backbone.check_alignable()
-        return encode_image(self.backbone, image, self.resolve(config).resize)
+        with self.backbone.lock:
+            self.backbone.check_alignable()
+            return encode_image(self.backbone, image, self.resolve(config).resize)
 
     @overload
     def align(
@@ -165,22 +167,23 @@ class Model:
         divided by their geometric mean. ``target_masks`` [N, H, W], one array an image, are for
         supervised methods only: bool, or 0 and 1, and 255 where nothing is known.
         """
-        self.backbone.check_alignable()
         if absent is not None:
             check_choice("absent", absent, ("keep", "drop"))
             config = dataclasses.replace(config or AlignConfig(), absent=cast(Any, absent))
         kind = methods.method_of(config, method)
-        return kind(self, **(options or {})).align(
-            image,
-            classes,
-            caption=caption,
-            config=config,
-            calibrate=calibrate,
-            scores=scores,
-            target_masks=target_masks,
-            generator=generator,
-            seed=seed,
-        )
+        with self.backbone.lock:
+            self.backbone.check_alignable()
+            return kind(self, **(options or {})).align(
+                image,
+                classes,
+                caption=caption,
+                config=config,
+                calibrate=calibrate,
+                scores=scores,
+                target_masks=target_masks,
+                generator=generator,
+                seed=seed,
+            )
 
     def present(
         self,
@@ -194,25 +197,28 @@ class Model:
 
         Without a config it takes the few timesteps of ``AlignConfig.fast()``.
         """
-        self.backbone.check_alignable()
-        config = self.resolve(config or AlignConfig.fast(), "dense")
-        try:
-            return rank_present(self, image, classes, config, seed)
-        finally:
-            self.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
+        with self.backbone.lock:
+            self.backbone.check_alignable()
+            config = self.resolve(config or AlignConfig.fast(), "dense")
+            try:
+                return rank_present(self, image, classes, config, seed)
+            finally:
+                self.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
 
     def generate(self, prompt: Any, **options: Any) -> Any:
         """Draw a prompt so that everything it names is there: see `pixalign.generation.generate`.
 
         One prompt gives a `Generation`, a list of prompts a list.
         """
-        self.backbone.check_alignable()
-        return generate(self, prompt, **options)
+        with self.backbone.lock:
+            self.backbone.check_alignable()
+            return generate(self, prompt, **options)
 
     def edit(self, image: Any, source: Any, target: Any, **options: Any) -> Any:
         """Change a picture by changing words of its prompt: see `pixalign.editing.edit`."""
-        self.backbone.check_alignable()
-        return edit(self, image, source, target, **options)
+        with self.backbone.lock:
+            self.backbone.check_alignable()
+            return edit(self, image, source, target, **options)
 
     def capture(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
@@ -42,6 +43,7 @@ class Backbone(ABC):
 
     def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
+        self.lock = threading.RLock()  # held while something is asked of the pipeline
         self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
         self._vae: Any = None
