@@ -1,6 +1,7 @@
 """Every family: recognised, read, asked, and left as it was."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -14,7 +15,7 @@ from diffusers import (
     EulerDiscreteScheduler,
     UNet2DModel,
 )
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import pixalign as pa
 import tiny
@@ -408,3 +409,24 @@ def test_options_as_people_know_them(checkpoint, tmp_path):
     assert pa.load(tmp_path, device="cpu", variant="fp16").backbone.family == "sd"
     with pytest.raises(OSError, match="cannot load"):
         pa.load(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("text_encoder/model", "position_embedding.weight"),
+        ("unet/diffusion_pytorch_model", "conv_in.weight"),
+        ("vae/diffusion_pytorch_model", "conv_in.bias"),
+    ],
+)
+def test_missing_tensors_are_named(sd1_folder, tmp_path, part, name):
+    """The libraries would fill them with random numbers, or leave them without any."""
+    shutil.copytree(sd1_folder, tmp_path / "model")
+    path = tmp_path / "model" / f"{part}.safetensors"
+    weights = load_file(path)
+    (lost,) = [key for key in weights if key.endswith(name) and "decoder" not in key]
+    save_file({k: v for k, v in weights.items() if k != lost}, path, {"format": "pt"})
+    with pytest.raises(
+        OSError, match=rf"files of \w+ lack {re.escape(lost)}; they are damaged"
+    ):
+        load_backbone(tmp_path / "model", "cpu")

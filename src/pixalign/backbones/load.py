@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from pixalign.backbones.base import Backbone
 from pixalign.backbones.flux import Chroma, Flux
 from pixalign.backbones.flux2 import Flux2
+from pixalign.backbones.missing import check_whole, refusing_missing
 from pixalign.backbones.qwen_image import QwenImage
 from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
@@ -73,15 +74,17 @@ def load_backbone(
     number = resolve_dtype(dtype, place, family)
     settings = {**_left_out(index), **options}
     try:
-        if single:
-            settings |= {"config": os.fspath(described), "torch_dtype": number}
-            kind = getattr(diffusers, str(index.get("_class_name")))
-            pipe = kind.from_single_file(os.fspath(model), **settings)
-            pipe.vae.to(torch.float32)
-        else:
-            dtypes = {"default": number, "vae": torch.float32}
-            settings = {"dtype": dtypes, "use_safetensors": True, **settings}
-            pipe = diffusers.DiffusionPipeline.from_pretrained(model, **settings)
+        with refusing_missing():
+            if single:
+                settings |= {"config": os.fspath(described), "torch_dtype": number}
+                kind = getattr(diffusers, str(index.get("_class_name")))
+                pipe = kind.from_single_file(os.fspath(model), **settings)
+            else:
+                dtypes = {"default": number, "vae": torch.float32}
+                settings = {"dtype": dtypes, "use_safetensors": True, **settings}
+                pipe = diffusers.DiffusionPipeline.from_pretrained(model, **settings)
+        check_whole(pipe)
+        pipe.vae.to(torch.float32)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         if out_of_memory(error):
             raise
