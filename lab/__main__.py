@@ -29,7 +29,7 @@ lab = typer.Typer(
     add_completion=False,
 )
 
-Family = Literal["sd1", "sd2", "sdxl", "sd3", "clip"]
+Family = Literal["sd1", "sd2", "sdxl", "sd3", "flux", "clip"]
 Stage = Literal["vae", "classifier", "denoiser", "clip"]
 
 

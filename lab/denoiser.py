@@ -5,6 +5,7 @@ It sees no mask, box or attention map: alignment must come from pictures and cap
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from lab.recipe import Recipe
 from lab.vocabulary import CaptionEncoder, build_tokenizer
 from pixalign.backbones.load import wrap
 from pixalign.core.checks import check_choice
+from pixalign.core.values import TextCondition
 from pixalign.diffusion.objectives import OBJECTIVES
+from pixalign.diffusion.sampling import guided
 from pixalign.diffusion.schedule import Steps
 from pixalign.scenes.atlas import class_names, training_shares
 
@@ -62,6 +65,7 @@ class DenoiserStage(Stage):
         steps = self.backbone.schedule.at_positions(torch.arange(_TIMES) / _TIMES)
         self.steps = Steps(*(values.float().to(device) for values in vars(steps).values()))
         self.target = OBJECTIVES[self.backbone.objective].target
+        self.teacher: Any = None  # of a network that learns to answer with guidance
         self.gate_scenes = GateScenes.draw(
             self.backbone, size=recipe["size"], device=device, **recipe["gates"]
         )
@@ -94,7 +98,25 @@ class DenoiserStage(Stage):
         text = self.family.encode(self.parts, ids)
         noised = steps.noised(latents, noise)
         output = self.backbone.forward(self.network, noised, steps.time, text)
-        return {"loss": functional.mse_loss(output.float(), self.target(latents, noise, steps))}
+        target = self.target(latents, noise, steps)
+        if self.recipe["guided"]:
+            target = self._guided(noised, steps, text)
+        return {"loss": functional.mse_loss(output.float(), target)}
+
+    @torch.no_grad()
+    def _guided(self, noised: Tensor, steps: Steps, text: TextCondition) -> Tensor:
+        """What the network with which training began answers with guidance.
+
+        It leads away from the empty text, so under that its answer is its own.
+        """
+        if self.teacher is None:
+            self.teacher = copy.deepcopy(self.parts[DENOISER]).eval().requires_grad_(False)
+        nothing = self.family.encode(self.parts, self.encoder([""]).to(self.device))
+        away, towards = (
+            self.backbone.forward(self.teacher, noised, steps.time, shown).float()
+            for shown in (nothing.repeated(len(noised)), text)
+        )
+        return guided(towards, away, self.recipe["guided"])
 
     def _times(self, batch: int, draw: dict[str, Any]) -> Tensor:
         """int64 [B] in 0..999."""

@@ -55,9 +55,17 @@ def draw_samples(
         part = list(prompts[first : first + batch])
         seeds = range(seed * 1_000_003 + first, seed * 1_000_003 + first + len(part))
         noise = [torch.Generator().manual_seed(number) for number in seeds]
-        options = {"num_inference_steps": steps, "guidance_scale": guidance, "output_type": "pt"}
+        options = {"num_inference_steps": steps, "output_type": "pt", **_guiding(pipe, guidance)}
         images.append(pipe(part, generator=noise, **options).images.float().cpu())
     return torch.cat(images)
+
+
+def _guiding(pipe: Any, guidance: float) -> dict[str, Any]:
+    """How a pipeline is told its guidance; FLUX.1's means another one by that word."""
+    if type(pipe).__name__ != "FluxPipeline":
+        return {"guidance_scale": guidance}
+    length = pipe.tokenizer_2.model_max_length
+    return {"true_cfg_scale": guidance, "negative_prompt": "", "max_sequence_length": length}
 
 
 def evaluate_quality(

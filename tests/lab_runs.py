@@ -23,6 +23,7 @@ RECIPES = {
         "unet": {"channels": (8, 16, 16), "heads": (2, 2, 2), "groups": 4},
         "towers": {"widths": (8, 8), "heads": 2},
         "transformer": {"layers": 2, "heads": 2, "head_width": 8},
+        "streams": {"double": 1, "single": 1, "heads": 2, "head_width": 16},
         "gates": {"scenes": 6, "single": 3},
     },
     "clip": {

@@ -30,10 +30,12 @@ class Flux(FlowTransformer):
     guidance = 3.5
 
     def _streams(self) -> tuple[TextStream, ...]:
-        return (TextStream("t5", getattr(self.pipe, self.tokenizer), 0, T5_LENGTH),)
+        tokenizer = getattr(self.pipe, self.tokenizer)
+        return (TextStream("t5", tokenizer, 0, min(T5_LENGTH, tokenizer.model_max_length)),)
 
     def _encode_text(self, prompts: list[str]) -> TextCondition:
-        embeds, pooled, _ = self.pipe.encode_prompt(prompts, device=self.device)
+        how = {"device": self.device, "max_sequence_length": self.streams[0].limit}
+        embeds, pooled, _ = self.pipe.encode_prompt(prompts, **how)
         return self.told(TextCondition(embeds, pooled), 1.0)
 
     def _inputs(self, z: Tensor, time: Tensor, text: TextCondition) -> dict[str, Any]:

@@ -14,7 +14,7 @@ EMBEDDED = Path(__file__).parent / "weights" / "sd1-like"
 EMBEDDED_NAME = "sd1-like, embedded"
 
 LAB = "lab:"
-LAB_MODELS = ("sd1", "sd2", "sdxl", "sd3", "clip", "classifier")
+LAB_MODELS = ("sd1", "sd2", "sdxl", "sd3", "flux", "clip", "classifier")
 MODELS_VARIABLE = "PIXALIGN_MODELS"
 SETTINGS_FILE = "pixalign.json"
 MARKER = "pixalign-lab.json"  # says that a folder holds the lab's models
