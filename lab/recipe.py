@@ -79,7 +79,7 @@ DEFAULTS: dict[str, Recipe] = {
         },
         "towers": {"widths": (96, 64), "heads": 4},  # the two text encoders of sdxl and sd3
         "transformer": {"layers": 5, "heads": 4, "head_width": 32, "patch": 2},  # of sd3
-        "streams": {"double": 2, "single": 6, "heads": 4, "head_width": 32},  # of flux
+        "streams": {"double": 2, "single": 5, "heads": 4, "head_width": 32},  # of flux
         "guided": 0.0,  # above 0: learn what the network that it begins from says with guidance
         "gates": {"scenes": 128, "single": 64},
         "sheet_every": 5000,
