@@ -6,7 +6,7 @@ random state is left as it was. Attention is sharpened, because default weights 
 uniform, which would make tests blind.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -37,6 +37,9 @@ from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
     CLIPTokenizer,
+    Gemma2Config,
+    Gemma2Model,
+    GemmaTokenizer,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -321,7 +324,7 @@ def small_vae(**config: Any) -> AutoencoderKL:
 
 def flow_vae(channels: int = 4) -> AutoencoderKL:
     """An autoencoder like FLUX.1's, with a shift, and without convolutions around the latents."""
-    more = {"use_quant_conv": False, "use_post_quant_conv": False}
+    more = {"use_quant_conv": False, "use_post_quant_conv": False, "sample_size": 64}
     return small_vae(latent_channels=channels, scaling_factor=0.36, shift_factor=0.12, **more)
 
 
@@ -420,3 +423,43 @@ def photo(width: int, height: int, seed: int = 0) -> Image.Image:
         right, bottom = (left, top) + rng.uniform(0.15, 0.35, 2) * (width, height)
         shape((left, top, right, bottom), fill=tuple(rng.integers(0, 256, 3).tolist()))
     return image
+
+
+# ---- parts of newer families ----
+
+
+def gemma_tokenizer(further: Iterable[str] = ()) -> GemmaTokenizer:
+    """Gemma's BPE with a start token: WORDS and others, with the space before, are one token."""
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *map(chr, range(0x21, 0x7F))]
+    merges = []
+    for word in (*WORDS, *further):
+        whole = "▁"
+        for letter in word:
+            if whole + letter not in tokens:
+                merges.append((whole, letter))
+                tokens.append(whole + letter)
+            whole += letter
+    vocab = {token: index for index, token in enumerate(tokens)}
+    return GemmaTokenizer(vocab=vocab, merges=merges, add_bos_token=True)
+
+
+def gemma2(tokenizer: GemmaTokenizer, hidden: int = 32) -> Gemma2Model:
+    """A two-layer Gemma2 that fits the tokenizer."""
+    config = Gemma2Config(
+        vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=hidden,
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+    )  # fmt: skip
+    return Gemma2Model(config)
+
+
+@torch.no_grad()
+def finished_by_scale(pipe: Pipeline, scale: float = 3.0) -> Pipeline:
+    """`finished` for heads in groups or norms without weights: attention is sharpened alone."""
+    for module in pipe.transformer.modules():
+        if isinstance(module, Attention):
+            module.scale *= scale
+    for model in pipe.components.values():
+        if isinstance(model, torch.nn.Module):
+            model.eval()
+    pipe.set_progress_bar_config(disable=True)
+    return pipe

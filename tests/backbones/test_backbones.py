@@ -308,6 +308,8 @@ def test_real_hub_configs_are_recognised():
         "sd": unet | one | {"text_encoder": clip},
         "sdxl": unet | two | {"text_encoder": clip},
         "sd3": three | {"transformer": "SD3Transformer2DModel", "text_encoder": projected},
+        "playground": unet | two | {"text_encoder": clip, "scheduler": "EDMEulerScheduler"},
+        "kolors": unet | {"text_encoder": "ChatGLMModel", "tokenizer": "ChatGLMTokenizer"},
     }
     for family, components in real.items():
         matching = [name for name, kind in FAMILIES.items() if kind.recognises(components)]
@@ -315,7 +317,6 @@ def test_real_hub_configs_are_recognised():
     others = {
         "refiner": unet | {"text_encoder_2": projected, "tokenizer_2": "CLIPTokenizer"},
         "DeepFloyd": unet | {"text_encoder": "T5EncoderModel", "tokenizer": "T5Tokenizer"},
-        "Kolors": unet | {"text_encoder": "ChatGLMModel", "tokenizer": "ChatGLMTokenizer"},
         "Kandinsky": unet,
     }
     for components in others.values():
@@ -426,7 +427,5 @@ def test_missing_tensors_are_named(sd1_folder, tmp_path, part, name):
     weights = load_file(path)
     (lost,) = [key for key in weights if key.endswith(name) and "decoder" not in key]
     save_file({k: v for k, v in weights.items() if k != lost}, path, {"format": "pt"})
-    with pytest.raises(
-        OSError, match=rf"files of \w+ lack {re.escape(lost)}; they are damaged"
-    ):
+    with pytest.raises(OSError, match=rf"files of \w+ lack {re.escape(lost)}; they are damaged"):
         load_backbone(tmp_path / "model", "cpu")

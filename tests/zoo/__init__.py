@@ -10,11 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline, and how it is called without guidance from outside, and with it."""
+    """A pipeline, and how it is called without guidance from outside, and with it.
+
+    ``opposite`` says that its scheduler is handed the opposite of what the objective calls for.
+    """
 
     build: Callable[[], Any]
     plain: dict[str, Any] = field(default_factory=dict)
     guided: dict[str, Any] = field(default_factory=dict)
+    opposite: bool = False
 
 
 @cache

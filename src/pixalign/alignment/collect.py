@@ -178,7 +178,8 @@ def self_labels(
 ) -> dict[Site, str]:
     """The running sum each self-attention layer of highest resolution belongs to.
 
-    SD3.5's image-only layers stand beside joint ones and take part only when asked for.
+    SD3.5's image-only layers stand beside joint ones and take part only when asked for. Of a model
+    without layers in which the picture attends to itself there are none: its maps stay unrefined.
     """
     if self_attention == "none":
         return {}
@@ -188,9 +189,7 @@ def self_labels(
         for site in sites
         if site.reads_image and (site.kind == "joint" or not joint or image_only_attention)
     ]
-    if not candidates:
-        raise ValueError("this model has no self-attention; use self_attention='none'")
-    highest = min(site.factor for site in candidates)
+    highest = min((site.factor for site in candidates), default=0)
     by_place = self_attention == "up-after-all"
     return {
         site: site.place if by_place else "all" for site in candidates if site.factor == highest
@@ -198,10 +197,10 @@ def self_labels(
 
 
 def _matrices(collected: CollectedAttention, self_attention: str, image: int) -> tuple[Tensor, ...]:
-    """An image's matrices S1, S2 ... in the order in which they are applied."""
-    if self_attention == "none":
-        return ()
+    """An image's matrices S1, S2 ... in the order in which they are applied, if any is read."""
     labels = collected.reader.self_sums
+    if not labels:
+        return ()
     everything = collected.self_attention(*labels, image=image)
     if self_attention != "up-after-all":
         return (everything,) * (2 if self_attention == "twice" else 1)

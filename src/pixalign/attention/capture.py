@@ -140,12 +140,16 @@ class _Recorder:
         for name in ("prompt_2", "prompt_3"):
             if arguments.get(name) not in (None, prompt):
                 raise ValueError(f"capture reads one prompt; leave {name} out")
-        return [prompt] if isinstance(prompt, str) else list(prompt)
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        self.backbone.check_encoding(prompts, arguments)
+        return prompts
 
     def _start(self, prompts: list[str], texts: Sequence[Tensor], encoded_now: bool) -> None:
         """Find the words in the prompts; images of one prompt follow each other."""
-        images, length = len(texts), max(len(text) for text in texts)
-        streams = [s for s in self.backbone.streams if s.loaded or not encoded_now]
+        images = len(texts)
+        length = self.backbone.text_length(max(len(text) for text in texts))
+        streams = self.backbone.call_streams(length)
+        streams = [stream for stream in streams if stream.loaded or not encoded_now]
         if images % len(prompts):
             raise ValueError(f"{len(prompts)} prompts do not match {images} embeddings")
         matrices = torch.stack([self._matrix(prompt, length, streams) for prompt in prompts])

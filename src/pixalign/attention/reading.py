@@ -116,9 +116,9 @@ class AttentionReader:
             mean = heads.mean(1, keepdim=True)
             if site.reads_text:
                 read = (heads if self.per_head else mean)[..., images:]
-                if site.kind == "joint":  # other tokens may follow the text's
+                if site.kind == "joint":  # others may follow, or padding be missing
                     read = read[..., : columns.shape[1]]
-                maps[batch, :, rows] = read @ columns[batch, None].to(heads)
+                maps[batch, :, rows] = read @ columns[batch, None, : read.shape[-1]].to(heads)
             if label is not None:
                 total = self._self_total(label, mean, images)
                 add_by_owner(total[:, rows], mean[:, 0, :, :images], owners[batch])

@@ -116,9 +116,9 @@ class Backbone(ABC):
     @property
     def native_size(self) -> Size:
         """(height, width) in pixels that the network was trained at."""
-        factor = int(self.pipe.vae_scale_factor)
-        usual = getattr(self.pipe, "default_sample_size", _NATIVE // factor)
-        size = self.denoiser.config.get("sample_size") or usual
+        factor, size = int(self.pipe.vae_scale_factor), self.denoiser.config.get("sample_size")
+        if size is None:  # the VAE is known to say something else beside networks that do
+            factor, size = 1, self.pipe.vae.config.get("sample_size") or _NATIVE
         height, width = (size, size) if isinstance(size, int) else size
         return height * factor, width * factor
 
@@ -146,7 +146,7 @@ class Backbone(ABC):
         for part in ("vae", "text_encoder", "text_encoder_2", "scheduler"):
             if getattr(self.pipe, part, self) is None:
                 raise ValueError(f"the pipeline's {part} is missing; aligning needs it")
-        if self.denoiser.config.get("encoder_hid_dim_type") is not None:
+        if self.denoiser.config.get("encoder_hid_dim_type") not in (None, "text_proj"):
             raise ValueError(
                 "an image prompt adapter is loaded; call pipe.unload_ip_adapter() before aligning"
             )
@@ -235,10 +235,19 @@ class Backbone(ABC):
         """What guidance leads away from: the empty prompt, as the pipeline itself encodes it."""
         return self.encode_text([""])
 
+    def blank(self, length: int) -> Tensor:
+        """What the empty prompt has in each of so many text columns: [length, D].
+
+        Where it fills fewer, the others have the mean of those.
+        """
+        embeds = self.encode_text([""]).embeds[0][:length]
+        return torch.cat([embeds, embeds.mean(0, keepdim=True).expand(length - len(embeds), -1)])
+
     @property
     def tells_guidance(self) -> bool:
         """Whether the network is told how strongly to guide, and answers so in one pass."""
-        return bool(self.denoiser.config.get("guidance_embeds"))
+        config = self.denoiser.config
+        return bool(config.get("guidance_embeds") or config.get("time_cond_proj_dim"))
 
     def told(self, text: TextCondition, guidance: float) -> TextCondition:
         """The prompts, with the guidance that such a network is told beside them."""
@@ -295,18 +304,36 @@ class Backbone(ABC):
             for spans in places
         )
 
+    def check_encoding(self, prompts: Sequence[str], given: Mapping[str, Any]) -> None:
+        """Refuse a pipeline's own encoding, by its arguments, that `columns` does not count in."""
+        return  # most families have nothing to refuse
+
+    def call_streams(self, length: int) -> tuple[TextStream, ...]:
+        """The streams as they fill so many columns in a call of the pipeline itself."""
+        return self.streams
+
     def describe_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NetworkCall:
         """What a call of the network, ours or a pipeline's, has to do with picture and text."""
         named = dict(zip(self.arguments, args, strict=False)) | dict(kwargs)
         latent, texts = self.call_latent(named), named[self.text_argument]
         time = float(torch.as_tensor(named[self.time_argument]).flatten()[0])
-        order = self.order(latent, max(map(len, texts)))
+        order = self.call_order(named, latent, texts)
         return NetworkCall(latent, texts, time, None if order is None else order.to(self.device))
+
+    def text_length(self, encoded: int) -> int:
+        """How many columns of text layers have, of which the pipeline encodes so many at first."""
+        return encoded
 
     def call_latent(self, named: Mapping[str, Any]) -> Size:
         """The latents' (height, width) in a call of the network with those arguments."""
         latents = named["sample" if "sample" in named else "hidden_states"]
         return latents.shape[-2], latents.shape[-1]
+
+    def call_order(
+        self, named: Mapping[str, Any], latent: Size, texts: Sequence[Tensor]
+    ) -> Tensor | None:
+        """`NetworkCall.order` in a call of the network with those arguments."""
+        return self.order(latent, max(map(len, texts)))
 
     def order(self, latent: Size, text: int) -> Tensor | None:
         """`NetworkCall.order` of a pass with so many columns of text."""

@@ -12,11 +12,21 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from pixalign.backbones.aura_flow import AuraFlow
 from pixalign.backbones.base import Backbone
+from pixalign.backbones.cogview3 import CogView3Plus
+from pixalign.backbones.cogview4 import CogView4
 from pixalign.backbones.flux import Chroma, Flux
 from pixalign.backbones.flux2 import Flux2
+from pixalign.backbones.hunyuan_dit import HunyuanDiT
+from pixalign.backbones.kolors import Kolors
+from pixalign.backbones.krea2 import Krea2
+from pixalign.backbones.lumina2 import Lumina2
 from pixalign.backbones.missing import check_whole, refusing_missing
+from pixalign.backbones.pixart import PixArt
+from pixalign.backbones.playground import Playground
 from pixalign.backbones.qwen_image import QwenImage
+from pixalign.backbones.sana import Sana
 from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
 from pixalign.backbones.sdxl import StableDiffusionXL
@@ -26,6 +36,9 @@ from pixalign.core.checks import check_choice
 
 _FAMILIES: tuple[type[Backbone], ...] = (
     StableDiffusion, StableDiffusionXL, StableDiffusion3, Flux, Chroma, Flux2, ZImage, QwenImage,
+    Lumina2, AuraFlow, Krea2, CogView4, CogView3Plus,
+    PixArt, Sana,
+    HunyuanDiT, Kolors, Playground,
 )  # fmt: skip
 FAMILIES: dict[str, type[Backbone]] = {backbone.family: backbone for backbone in _FAMILIES}
 _HUB_OPTIONS = (

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from pixalign.attention import Site
 from pixalign.attention.sites import Kind, Place
-from pixalign.backbones.base import Backbone
-from pixalign.core.checks import check_choice
+from pixalign.backbones.discrete import DiscreteBackbone
 from pixalign.core.values import TextCondition
-from pixalign.diffusion.schedule import DiscreteSchedule
 from pixalign.text.streams import TextStream
 
-_OBJECTIVES = {"epsilon": "epsilon", "v_prediction": "velocity", "sample": "sample"}
 
-
-class StableDiffusion(Backbone):
+class StableDiffusion(DiscreteBackbone):
     """SD 1.x (epsilon), SD 2.x base (epsilon) and 768 (velocity)."""
 
     family = "sd"
@@ -40,31 +35,12 @@ class StableDiffusion(Backbone):
             components.get("unet") == "UNet2DConditionModel"
             and components.get("text_encoder", "CLIPTextModel") == "CLIPTextModel"
             and components.keys() & {"tokenizer", "tokenizer_2"} == set(cls.tokenizers)
+            and components.get("tokenizer") != "ChatGLMTokenizer"
         )
 
     @property
     def size_multiple(self) -> int:
         return self.vae_factor << (len(self.pipe.unet.down_blocks) - 1)
-
-    @cached_property
-    def objective(self) -> str:
-        kind = self.pipe.scheduler.config.prediction_type
-        check_choice("prediction_type", kind, tuple(_OBJECTIVES))
-        return _OBJECTIVES[kind]
-
-    @cached_property
-    def schedule(self) -> DiscreteSchedule:
-        """The training schedule behind whatever sampler the pipeline carries."""
-        from diffusers import DDPMScheduler
-
-        scheduler = self.pipe.scheduler
-        config = scheduler.config
-        if "beta_schedule" not in config and config.get("trained_betas") is None:
-            raise ValueError(
-                f"{type(scheduler).__name__} does not say with which noise schedule the network "
-                "was trained; known are schedulers with a beta_schedule"
-            )
-        return DiscreteSchedule(DDPMScheduler.from_config(config).alphas_cumprod)
 
     def _streams(self) -> tuple[TextStream, ...]:
         # Two encoders' features stand side by side in the same columns.
@@ -76,10 +52,15 @@ class StableDiffusion(Backbone):
 
     def _encode_text(self, prompts: list[str]) -> TextCondition:
         embeds, _ = self.pipe.encode_prompt(prompts, self.device, 1, False)
-        return TextCondition(embeds)
+        return self.told(TextCondition(embeds), 1.0)
 
     def _inputs(self, z: Tensor, time: Tensor, text: TextCondition) -> dict[str, Any]:
-        return {"sample": z, "timestep": time.long(), "encoder_hidden_states": text.embeds}
+        inputs = {"sample": z, "timestep": time, "encoder_hidden_states": text.embeds}
+        guidance, size = self.guidance_told(text), self.denoiser.config.get("time_cond_proj_dim")
+        if guidance is not None:  # LCM, to which 0 means none
+            told = self.pipe.get_guidance_scale_embedding(guidance.cpu() - 1, embedding_dim=size)
+            inputs["timestep_cond"] = told.to(z)
+        return inputs
 
 
 def unet_sites(unet: Any) -> Iterator[Site]:

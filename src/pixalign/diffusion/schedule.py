@@ -99,13 +99,16 @@ class SamplingPath:
 class DiscreteSchedule:
     """The variance-preserving schedule of SD1, SD2 and SDXL: a table over training steps."""
 
-    def __init__(self, alphas_cumprod: Tensor) -> None:
-        """``alphas_cumprod`` [T]: alpha_t squared, falling from nearly 1 towards 0."""
+    def __init__(self, alphas_cumprod: Tensor, time: Tensor | None = None) -> None:
+        """``alphas_cumprod`` [T]: alpha_t squared, falling from nearly 1 towards 0.
+
+        ``time`` float64 [T] is what the network is told, by default the step's index.
+        """
         # A zero terminal signal-to-noise ratio would make lambda infinite.
         signal = alphas_cumprod.double().cpu().clamp(1e-12, 1 - 1e-12)
         log_snr = torch.log(signal) - torch.log1p(-signal)
         self.table = Steps(
-            time=torch.arange(len(signal)).double(),
+            time=torch.arange(len(signal)).double() if time is None else time,
             alpha=signal.sqrt(),
             sigma=(1 - signal).sqrt(),
             alpha_slope=torch.gradient(signal.sqrt(), spacing=1 / len(signal))[0],

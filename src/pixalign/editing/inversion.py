@@ -77,7 +77,7 @@ def invert_pictures(
     with Progress(passes, "invert", model.progress, "step") as bar:
         trajectory = ddim_trajectory(sampler, latents, bar)
     embeds: Sequence[Tensor | None] = [None] * len(prompts)
-    if settings.method == "null-text":
+    if settings.method == "null-text" and sampler.guidance != 1:  # else nothing leads away
         with Progress(passes, "null-text", model.progress, "step") as bar:
             embeds = null_text(sampler, trajectory, settings, bar).cpu().unbind(1)
     ways = zip(trajectory[0].cpu(), embeds, strict=True)

@@ -27,8 +27,14 @@ class PromptToPrompt:
         ]
 
     def __call__(self, source: Tensor, target: Tensor, grid: Size) -> Tensor:
-        """The targets' new probabilities [n, heads, h*w, L] from the sources' and their own."""
-        return self._replaced(source, target, grid) * self.factors.to(target)
+        """The targets' new probabilities [n, heads, h*w, L] from the sources' and their own.
+
+        Columns behind those of the texts, such as a batch's padding, stay the targets'.
+        """
+        length = self.matrix.shape[-1]
+        texts = [maps[..., :length] for maps in (source, target)]
+        edited = self._replaced(*texts, grid) * self.factors.to(target)
+        return torch.cat([edited, target[..., length:]], dim=-1)
 
     def _replaced(self, source: Tensor, target: Tensor, grid: Size) -> Tensor:
         blend = self.blend.to(target)

@@ -24,7 +24,7 @@ from pixalign.editing.cache import InversionCache, inversions_of
 from pixalign.editing.inversion import InversionSettings
 from pixalign.methods import METHODS
 from pixalign.pictures.reading import model_size, read_image
-from pixalign.text.pairing import Columns, Pairing, columns_of, pair
+from pixalign.text.pairing import Columns, Pairing, columns_of, normal, pair
 from pixalign.text.prompts import Span, head_noun, occurrences_of
 
 # By name the method of `pixalign.methods` whose heatmaps say where new words attend;
@@ -174,7 +174,9 @@ def plan_edits(
     """Pair the prompts, invert the pictures or draw the seeds' noise, and align the sources."""
     if settings.aligned_by is not None:
         METHODS[settings.aligned_by](model)  # refuses a model that the method does not know
-    plans = [_plan(model.backbone, request, size) for request in requests]
+    prompts = [text for request in requests for text in (request.source, request.target)]
+    length = model.backbone.encode_text(list(map(normal, prompts))).embeds.shape[1]
+    plans = [_plan(model.backbone, request, size, length) for request in requests]
     given = {plan: plan.picture for plan in plans if plan.picture is not None}
     prompts = [plan.pairing.source for plan in given]
     ways = inversions_of(model, list(given.values()), prompts, inversion, cache)
@@ -184,9 +186,8 @@ def plan_edits(
     return plans
 
 
-def _plan(backbone: Backbone, request: EditRequest, size: Size) -> EditPlan:
-    """An edit as far as it is known without a pass of the network."""
-    length = backbone.unconditional().embeds.shape[1]
+def _plan(backbone: Backbone, request: EditRequest, size: Size, length: int) -> EditPlan:
+    """An edit as far as it is known without a pass of the network, in so many text columns."""
     pairing = pair(backbone, request.source, request.target, length, request.weights)
     if request.blend_words is not None:
         texts = zip((pairing.source, pairing.target), request.blend_words, strict=True)

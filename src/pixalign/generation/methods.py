@@ -84,8 +84,9 @@ class Elbo(GenerationMethod):
         if compared:
             alone = list(dict.fromkeys(text for _, text in compared))
             rows = torch.tensor([alone.index(text) for _, text in compared])
-            self.entity_texts = plan.backbone.encode_text(alone)[rows.to(plan.noise.device)]
-            self.blank = plan.backbone.encode_text([""]).embeds[0]
+            texts = plan.backbone.encode_text(alone)[rows.to(plan.noise.device)]
+            self.entity_texts = plan.backbone.told(texts, plan.settings.guidance)
+            self.blank = plan.backbone.blank(plan.texts.embeds.shape[1])
 
     def output(self, index: int, z: Tensor) -> Tensor:
         """The guided output, with the reweighted prompt where the method acts."""

@@ -38,7 +38,7 @@ class Baseline(Method):
     def reads(cls, backbone: Backbone) -> bool:
         """A UNet's attention."""
         kinds = {site.kind for site in backbone.sites}
-        return {"cross", "self"} <= kinds and "joint" not in kinds
+        return backbone.network == "unet" and {"cross", "self"} <= kinds
 
     def collect_count(self, config: AlignConfig) -> int:
         """The method's own."""

@@ -90,8 +90,8 @@ class DiffSegmenter(Baseline):
     def _weighted(self, task: AlignmentTask) -> TextCondition:
         """The prompts' embeddings, the tokens of each class's phrase weighted."""
         texts = self.backbone.encode_text([prompt.text for prompt in task.prompts])
-        empty = self.backbone.encode_text([""]).embeds[0]
         length = texts.embeds.shape[1]
+        empty = self.backbone.blank(length)
         weights = torch.ones(len(texts), length)
         whole = self._of_one_class(task.plan, task.caption, task.config, True)
         for row, prompt in enumerate(whole):

@@ -19,6 +19,7 @@ from pixalign.alignment.request import EncodedImage
 from pixalign.alignment.result import MethodOutput
 from pixalign.alignment.task import AlignmentTask
 from pixalign.attention import Site, cross_keys, text_layers
+from pixalign.backbones import Backbone
 from pixalign.core.maps import resize
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size, TextCondition
@@ -38,6 +39,12 @@ class Ovam(Baseline):
     """
 
     name = "ovam"
+
+    @classmethod
+    def reads(cls, backbone: Backbone) -> bool:
+        """Layers that read a causal encoder's tokens from the first column, as they are encoded."""
+        own = all(stream.kind == "clip" for stream in backbone.streams)
+        return super().reads(backbone) and own
 
     def find(self, task: AlignmentTask) -> MethodOutput:
         texts, spans = self.read_prompts(task)

@@ -140,7 +140,7 @@ def _streams(reader: TextReader, length: int) -> Iterator[tuple[list[TextStream]
     starts = sorted({stream.start for stream in loaded})
     for start, end in zip(starts, [*starts[1:], length], strict=True):
         here = [stream for stream in loaded if stream.start == start]
-        read = max(length if stream.kind == "t5" else stream.limit for stream in here)
+        read = max(stream.limit if stream.kind == "clip" else length for stream in here)
         yield here, range(start, min(end, start + read))
 
 

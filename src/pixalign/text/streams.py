@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from pixalign.text.prompts import Span, token_columns
@@ -16,10 +18,11 @@ class TextStream:
     """A tokenizer whose tokens fill the text columns from ``start``, at most ``limit`` of them.
 
     ``loaded`` says whether the encoder that reads these tokens is there. Texts are read between
-    ``before`` and ``after``, such as a chat's template, in lower case if ``lower``. Without
-    ``special`` the tokenizer adds none of its special tokens, which a template holds itself. The
-    network is not shown the first ``dropped`` tokens; ``lead`` says how many padding tokens stand
-    before so many others. All but "clip" read as much as a call allows them.
+    ``before`` and ``after``, such as a chat's template, in lower case and without spaces around
+    them if ``lower``. Without ``special`` the tokenizer adds none of its special tokens, which a
+    template holds itself. The network is not shown the first ``dropped`` tokens; ``lead`` says how
+    many padding tokens stand before so many others. All but "clip" read as much as a call allows
+    them.
     """
 
     kind: str  # "clip", "t5" or "llm"
@@ -51,25 +54,54 @@ class TextStream:
 
         Special tokens and those of the template have none; nothing is cut off.
         """
-        if not getattr(self.tokenizer, "is_fast", False):
-            raise ValueError(
-                f"{type(self.tokenizer).__name__} cannot tell which characters a token covers; "
-                "load the pipeline with fast tokenizers"
-            )
         if len(self.tokenizer) < 3 or self.limit > 10**6:
             raise ValueError(
                 f"the {self.kind} tokenizer has {len(self.tokenizer)} tokens and reads "
                 f"{self.limit} at once: its files are missing or incomplete"
             )
-        shown = text.lower() if self.lower else text
+        shown, skip, end = text, len(self.before), len(text)
+        if self.lower:
+            shown, skip = text.lower().strip(), skip - (end - len(text.lstrip()))
+            if len(shown) != len(text.strip()):  # a Turkish capital I becomes two
+                raise ValueError(
+                    f"{text!r} changes its length in lower case, in which the model reads it; "
+                    "write it so"
+                )
         whole = f"{self.before}{shown}{self.after}"
-        how = {"return_offsets_mapping": True, "verbose": False}
-        encoded = self.tokenizer(whole, add_special_tokens=self.special, **how)
-        skip, end = len(self.before), len(text)
         return [
             (max(0, first - skip), min(end, last - skip)) if first < skip + end else (0, 0)
-            for first, last in encoded["offset_mapping"][self.dropped :]
+            for first, last in _token_spans(self.tokenizer, whole, self.special)[self.dropped :]
         ]
+
+
+def _token_spans(tokenizer: Any, text: str, special: bool) -> list[Span]:
+    """The characters of a text behind each token; special tokens have none."""
+    how = {"add_special_tokens": special, "verbose": False}
+    if getattr(tokenizer, "is_fast", False):
+        spans: list[Span] = tokenizer(text, return_offsets_mapping=True, **how)["offset_mapping"]
+        return spans
+    ids, pieces = tokenizer(text, **how)["input_ids"], tokenizer.tokenize(text)
+    own, written = tokenizer.convert_tokens_to_ids(pieces), [_written(piece) for piece in pieces]
+    starts = [at for at in range(len(ids) + 1) if ids[at : at + len(own)] == own]
+    spelled = f" {text}" if pieces else text.strip()  # SentencePiece puts a space before a text
+    if not starts or b"".join(written) != spelled.encode():
+        raise ValueError(
+            f"{type(tokenizer).__name__} cannot tell which characters of {text!r} its tokens "
+            "cover, as their pieces do not spell it; load the pipeline with fast tokenizers"
+        )
+    character = [-1, *(i for i, sign in enumerate(text) for _ in sign.encode())]  # of each byte
+    ends = accumulate(map(len, written))
+    told = [
+        (max(0, character[end - len(part)]), character[end - 1] + 1)
+        for part, end in zip(written, ends, strict=True)
+    ]
+    return [(0, 0)] * starts[0] + told + [(0, 0)] * (len(ids) - starts[0] - len(told))
+
+
+def _written(piece: str) -> bytes:
+    """What a piece of SentencePiece stands for: a byte such as <0xE4>, or a text."""
+    byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
+    return bytes.fromhex(byte[1]) if byte else piece.replace("▁", " ").encode()
 
 
 def around_prompt(template: Callable[[str], str]) -> tuple[str, str]:
