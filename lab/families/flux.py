@@ -74,12 +74,12 @@ class Flux(Family):
     def inherit(self, parts: Parts, donor: Any) -> None:
         """The words, as the donor's encoder without layers normalises them, and that encoder."""
         load_whole(parts["text_encoder"], donor.text_encoder, "text_encoder")
-        words, *norm = (
+        words, weight, bias = (
             named_tensor(donor.text_encoder, name)
             for name in (WORDS, "final_layer_norm.weight", "final_layer_norm.bias")
         )
         small = donor.text_encoder.config.layer_norm_eps
-        spread = layer_norm(words, words.shape[1:], *norm, small)
+        spread = layer_norm(words, words.shape[1:], weight, bias, small)
         named_tensor(parts["text_encoder_2"], "shared.weight").copy_(spread)
 
 

@@ -32,8 +32,8 @@ class PromptToPrompt:
         Columns behind those of the texts, such as a batch's padding, stay the targets'.
         """
         length = self.matrix.shape[-1]
-        texts = [maps[..., :length] for maps in (source, target)]
-        edited = self._replaced(*texts, grid) * self.factors.to(target)
+        replaced = self._replaced(source[..., :length], target[..., :length], grid)
+        edited = replaced * self.factors.to(target)
         return torch.cat([edited, target[..., length:]], dim=-1)
 
     def _replaced(self, source: Tensor, target: Tensor, grid: Size) -> Tensor:
