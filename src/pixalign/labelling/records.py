@@ -1,0 +1,70 @@
+"""What is known of a labelled picture: the values that flow from a model to the formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pixalign.core.values import Size
+
+Labels = NDArray[np.uint8] | NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One object, or all of a class where objects are not told apart.
+
+    ``label`` is the class's number in the data set, from 1; ``number`` is the segment's in its
+    picture, from 1; ``box`` is (left, top, width, height) in pixels and ``area`` counts pixels.
+    ``score`` in [0, 1] is the mean probability of the class over the segment.
+    """
+
+    number: int
+    label: int
+    score: float
+    box: tuple[int, int, int, int]
+    area: int
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledPicture:
+    """A picture's annotations. ``key`` is its path below the folder, with forward slashes.
+
+    ``mask`` [H, W] holds labels of the data set (0 is the background), ``segments_map`` uint16
+    [H, W] the numbers of segments (0: none). ``record`` is what else is known and can be written
+    as JSON: verdicts, scores, uncertainty.
+    """
+
+    key: str
+    path: Path
+    size: Size
+    mask: Labels
+    segments_map: NDArray[np.uint16]
+    segments: tuple[Segment, ...]
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def region(self, segment: Segment) -> NDArray[np.bool_]:
+        """bool [H, W]: the pixels of a segment."""
+        return self.segments_map == segment.number
+
+
+class LabelledPictures(Protocol):
+    """A finished run: pictures in the order of their keys, read one at a time."""
+
+    classes: tuple[str, ...]  # label i is classes[i - 1]
+    about: Mapping[str, Any]  # model, method, versions
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[LabelledPicture]: ...
+
+
+class Format(Protocol):
+    """Writes a finished run below a folder, and says what was written and what could not be."""
+
+    def __call__(self, pictures: LabelledPictures, out: Path) -> Iterable[str]: ...
