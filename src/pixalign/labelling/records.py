@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,7 +64,5 @@ class LabelledPictures(Protocol):
     def __iter__(self) -> Iterator[LabelledPicture]: ...
 
 
-class Format(Protocol):
-    """Writes a finished run below a folder, and says what was written and what could not be."""
-
-    def __call__(self, pictures: LabelledPictures, out: Path) -> Iterable[str]: ...
+# Writes a finished run below a folder, and says of it what could not be written.
+Format = Callable[[LabelledPictures, Path], Iterable[str]]
