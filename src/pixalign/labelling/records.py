@@ -50,7 +50,8 @@ class LabelledPicture:
 
     def region(self, segment: Segment) -> NDArray[np.bool_]:
         """bool [H, W]: the pixels of a segment."""
-        return self.segments_map == segment.number
+        region: NDArray[np.bool_] = self.segments_map == segment.number
+        return region
 
 
 class LabelledPictures(Protocol):
