@@ -218,7 +218,7 @@ def test_two_processes_give_the_identical_file(sd1_folder, small, tmp_path):
         torch.set_num_threads(threads)
     arguments = ["bench", "run", tmp_path / "small.yaml", "--root", data, "--model", sd1_folder]
     # What `accelerate launch` does for several GPUs; for CPUs alone it wants MPI.
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node", 2, "-m", "pixalign.cli"]
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", 2, "-m", "pixalign"]
     typed = [sys.executable, *launch, *arguments, "--device", "cpu", "--out", tmp_path / "two"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(list(map(str, typed)), env=environment, capture_output=True, text=True)

@@ -5,31 +5,66 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Annotated, Any, NoReturn
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from pixalign.cli import bench, edit, generate, models, scenes, segment
-from pixalign.cli.common import option
+
+class Entry(NamedTuple):
+    """Where a command stands, a module below this one, and what the list says of it."""
+
+    module: str
+    about: str
+
+
+COMMANDS = {
+    "segment": Entry("segment", "Find classes in pictures: mask, heatmaps, overlay, result.json."),
+    "generate": Entry("generate", "Draw a prompt so that every entity it names appears."),
+    "edit": Entry("edit", "Change what the words of a picture's prompt say, and only there."),
+    "demo": Entry("scenes", "Show the method at work, offline."),
+    "scenes": Entry("scenes", "Draw scenes with exact masks, captions and boxes."),
+    "classes": Entry("models", "List the names of a dataset's or the scenes' classes."),
+    "models": Entry("models", "List families of models, the lab's models and cached ones."),
+    "doctor": Entry("models", "Say what device, number type, versions and models are usable."),
+    "bench": Entry("bench", "Datasets, metrics and the tables of the paper."),
+}
+
+
+class _Commands(TyperGroup):
+    """The commands; one is imported when it is called, as it brings torch along."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """What stands in the list."""
+        entry = COMMANDS.get(cmd_name)
+        return None if entry is None else TyperCommand(cmd_name, help=entry.about)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed if name is None else loaded_command(name), rest
+
+
+def loaded_command(name: str) -> Any:
+    """A command or a group of them, with its options."""
+    module = import_module(f"pixalign.cli.{COMMANDS[name].module}")
+    found = getattr(module, name)
+    if not isinstance(found, typer.Typer):
+        found, function = typer.Typer(add_completion=False), found
+        found.command(name)(function)
+    return typer.main.get_command(found)
+
 
 app = typer.Typer(
     help="Which pixels belong to which words, according to a text-to-image model.",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
-for command in (
-    segment.segment,
-    generate.generate,
-    edit.edit,
-    scenes.demo,
-    scenes.scenes,
-    models.classes,
-    models.models,
-    models.doctor,
-):
-    app.command()(command)
-app.add_typer(bench.bench, name="bench")
 
 # What the command line itself refuses; typer carries this class without naming it.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -44,18 +79,12 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+_VERSION = typer.Option("--version", help="Print the version.", callback=_print_version)
+
+
 @app.callback()
-def _options(
-    version: Annotated[
-        bool, option("Print the version.", "--version", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
+def _options(version: Annotated[bool, _VERSION] = False) -> None:
     pass
-
-
-def main() -> None:
-    """Run ``pixalign``."""
-    run_command(app, "pixalign")
 
 
 def run_command(command: typer.Typer, name: str) -> None:
@@ -73,11 +102,17 @@ def run_command(command: typer.Typer, name: str) -> None:
         if not out_of_memory(error):
             raise
         _fail("out of memory with one pass at once; use a smaller model or device", error, name)
-    except (KeyboardInterrupt, typer.Abort):
-        code = STOPPED
+    except (KeyboardInterrupt, typer.Abort) as error:
+        stop(str(error) or "stopped")
     if code == STOPPED:  # typer's own answer to Ctrl-C
-        print("stopped", file=sys.stderr)
+        stop("stopped")
     sys.exit(code)
+
+
+def stop(message: str) -> NoReturn:
+    """End as after Ctrl-C, with one line."""
+    print(message, file=sys.stderr)
+    sys.exit(STOPPED)
 
 
 def _fail(message: str, error: Exception, name: str) -> NoReturn:
