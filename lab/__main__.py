@@ -37,11 +37,15 @@ Stage = Literal["vae", "classifier", "denoiser", "clip"]
 def train(
     out: Annotated[Path, option("Folder for log, checkpoints and the model.")],
     family: Annotated[Family, option("What is trained.")] = "sd1",
-    stage: Annotated[Stage | None, option("[default: denoiser; clip has but one]")] = None,
+    stage: Annotated[
+        Stage | None, option("Which part.", show_default="denoiser; clip has but one")
+    ] = None,
     recipe: Annotated[Path | None, option("JSON file; see lab/recipes.")] = None,
     resume: Annotated[Path | None, option("Run folder or weights to go on from.")] = None,
     minutes: Annotated[float | None, option("Stop after so many minutes.")] = None,
-    vae: Annotated[Path | None, option("Trained VAE. [default: embedded, but for sd1]")] = None,
+    vae: Annotated[
+        Path | None, option("Trained VAE.", show_default="the embedded one; sd1 needs it")
+    ] = None,
     bank: Annotated[Path | None, option("Folder that keeps encoded scenes for other runs.")] = None,
     device: Device = "auto",
 ) -> None:
@@ -73,7 +77,9 @@ def attention(
 
 @lab.command()
 def tune(
-    model: Annotated[str | None, option("Folder or lab:NAME. [default: the embedded one]")] = None,
+    model: Annotated[
+        str | None, option("Folder or lab:NAME.", show_default="the embedded one")
+    ] = None,
     count: Annotated[int, option("Val scenes.", min=3)] = 300,
     keep: Annotated[
         bool, option("Keep layers, range and gamma; fit thresholds and temperatures alone.")
@@ -91,7 +97,7 @@ def tune(
 @lab.command()
 def trust(
     out: Annotated[Path, option("Folder for one JSON file a model.")],
-    model: Annotated[list[str] | None, option("lab:NAME; several. [default: all]")] = None,
+    model: Annotated[list[str] | None, option("lab:NAME; repeatable.", show_default="all")] = None,
     scenes: Annotated[int, option("Test scenes.", min=1)] = 60,
     ranked: Annotated[int, option("Scenes that are asked for all 111 classes.", min=0)] = 20,
     device: Device = "auto",
@@ -128,7 +134,10 @@ def quality(
 def generation(
     out: Annotated[Path, option("Folder for the result file and the pictures.")],
     model: Model = None,
-    set_: Annotated[list[str] | None, option("[default: all]", "--set", **one_of(LAB_SETS))] = None,
+    set_: Annotated[
+        list[str] | None,
+        option("Prompts; repeatable.", "--set", show_default="all", **one_of(LAB_SETS)),
+    ] = None,
     prompts: Annotated[int, option("The first so many of each set.", min=2)] = 70,
     seeds: Annotated[int, option("Pictures of each prompt.", min=1)] = 2,
     steps: Steps = 50,
@@ -151,7 +160,7 @@ def editing(
     model: Model = None,
     count: Annotated[int, option("Edits of test scenes.", min=2)] = 104,
     row: Annotated[
-        list[str] | None, option("What to compare; repeatable. [default: all]", **one_of(ROWS))
+        list[str] | None, option("What to compare; repeatable.", show_default="all", **one_of(ROWS))
     ] = None,
     steps: Steps = 50,
     device: Device = "auto",

@@ -64,7 +64,7 @@ def test_presets():
 NAN, INF = float("nan"), float("inf")
 BAD = {
     "gamma": [0, 1.5, NAN, "0.3"],
-    "elbo_steps": [0, 2.5],
+    "elbo_steps": [0, 2.5, 10**5],
     "collect_steps": [-1],
     "evidence_form": ["sine"],
     "evidence_strength": [-1, INF, NAN, "2"],
@@ -99,7 +99,7 @@ BAD = {
     "self_attention": ["thrice"],
     "resize": ["crop"],
     "threshold": [1.1, -0.1],
-    "temperature": [0, NAN],
+    "temperature": [0, NAN, INF],
     "by_family": [{"sd3": {"gama": 1}}, {"sd3": {"gamma": 7}}, {"sd3": {"by_family": {}}}],
 }  # fmt: skip
 

@@ -207,6 +207,12 @@ def test_phrases_are_read_and_names_reported(aligner, photo):
     assert result.classes == ("dog", "car")
     assert result.provenance["prompts"] == ["a photo of two red cars, a golden dog"]
 
+    mapping = {phrase.name: phrase.phrase for phrase in phrases}
+    for given in ((photo, mapping), ([photo], mapping), ([photo], [mapping])):
+        found = aligner.align(*given)
+        found = found[0] if isinstance(found, list) else found
+        assert np.array_equal(found.heatmaps, result.heatmaps)
+
     by_name = aligner.align(photo, phrases, config=pa.AlignConfig(elbo_text="name", **QUICK))
     plain = aligner.align(photo, ["dog", "car"])
     assert np.array_equal(by_name.losses, plain.losses)
@@ -323,6 +329,12 @@ def test_a_list_is_checked_before_its_first_image_is_aligned(sd1, photo):
     assert not passes
 
 
+def test_presets_by_name_are_explained(sd1, photo):
+    for given in ({"config": "paper"}, {"config": "paper", "absent": "drop"}):
+        with pytest.raises(ValueError, match=r"config is 'paper'; allowed: an AlignConfig, as Al"):
+            pa.load(sd1).align(photo, ["dog"], **given)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -331,6 +343,8 @@ def test_a_list_is_checked_before_its_first_image_is_aligned(sd1, photo):
         ({"caption": ["a dog"]}, r"caption is \['a dog'\]; allowed"),
         ({"classes": None}, "classes is None; give a list"),
         ({"classes": [1]}, "class 1 is 1"),
+        ({"classes": {"dog": 2}}, "class 1 is 2; allowed: a text"),
+        ({"classes": ["dog\x07"]}, r"class 1 is 'dog\\x07', which holds the unreadable"),
         *(({"classes": wrong}, "class") for wrong in ([], ["dog", "dog"], ["dog", ""], "dog")),
         ({"image": [None] * 2, "classes": [["dog"]] * 3}, "3 class lists for 2 images"),
         ({"image": [None] * 2, "caption": ["a dog"]}, "1 captions for 2 images"),

@@ -41,6 +41,7 @@ BY_METHOD = ("threshold", "temperature")
 MODEL_SETTINGS = (
     "gamma", "centred", "cross_weights", "collect_range", "absent_below", *BY_METHOD,
 )  # fmt: skip
+MOST_STEPS = 1000  # timesteps: as many as networks are trained on
 CALIBRATIONS = ("none", "elbo", "evidence")
 SELF_ATTENTION = ("once", "twice", "up-after-all", "none")
 EDGES = ("none", "guided")
@@ -73,20 +74,20 @@ _NUMBERS = (
 _RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("gamma",): (lambda x: 0 < x <= 1, "0 < gamma <= 1"),
     ("threshold", "information_weight"): (lambda x: 0 <= x <= 1, "0 to 1"),
-    ("temperature",): (lambda x: x > 0, "above 0"),
+    ("temperature",): (lambda x: 0 < x < float("inf"), "a number above 0"),
     ("evidence_strength", "evidence_margin"): (lambda x: 0 <= x < float("inf"), "a number from 0"),
     _BLURS: (lambda x: 0 <= x <= 1, "a share of the side, 0 to 1"),
     ("absent_below", "outdone_below"): (lambda x: -1 <= x <= 2, "-1 to 2"),
     ("doubt_below",): (lambda x: x <= 0, "0 or less"),
     ("elbo_steps", "collect_steps"): (
-        lambda x: isinstance(x, int) and x >= 1, "a whole number from 1",
+        lambda x: isinstance(x, int) and 1 <= x <= MOST_STEPS, f"a whole number, 1 to {MOST_STEPS}",
     ),
     ("elbo_range", "collect_range"): (
         lambda x: len(x) == 2 and 0 <= x[0] < x[1] <= 1, "(low, high) inside [0, 1]",
     ),
     ("elbo_timesteps", "collect_timesteps"): (
-        lambda x: bool(x) and all(isinstance(index, int) and index >= 0 for index in x),
-        "one or more whole numbers >= 0",
+        lambda x: 1 <= len(x) <= MOST_STEPS and all(isinstance(i, int) and i >= 0 for i in x),
+        f"1 to {MOST_STEPS} whole numbers >= 0",
     ),
     ("method",): (lambda x: isinstance(x, str), "a method's name, or None"),
     ("template",): (lambda x: x.count("{}") == x.count("{") == 1, "a text with exactly one {}"),

@@ -167,10 +167,10 @@ class Model:
         divided by their geometric mean. ``target_masks`` [N, H, W], one array an image, are for
         supervised methods only: bool, or 0 and 1, and 255 where nothing is known.
         """
+        kind = methods.method_of(config, method)
         if absent is not None:
             check_choice("absent", absent, ("keep", "drop"))
             config = dataclasses.replace(config or AlignConfig(), absent=cast(Any, absent))
-        kind = methods.method_of(config, method)
         with self.backbone.lock:
             self.backbone.check_alignable()
             return kind(self, **(options or {})).align(

@@ -72,7 +72,7 @@ def test_choices_are_listed(shell, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("segment",), "pixalign: Missing argument 'IMG'.\n"),
+        (("segment",), "pixalign: Missing argument 'IMG... CLASS...'.\n"),
         (("segmnt",), "pixalign: No such command 'segmnt'."),
         (("doctor", "--loud"), "pixalign: No such option: --loud"),
         (("scenes", "--split", "holdout", "--out", "x"), "'holdout' is not one of 'train', 'val'"),

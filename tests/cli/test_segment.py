@@ -83,7 +83,7 @@ def test_options_reach_the_settings_of_json_and_file(shell, picture, sd1_folder,
         "--resize",
         "keep",
         "--gamma",
-        "0.5",
+        "1/3",
         "--out",
         tmp_path / "o",
     )
@@ -91,7 +91,7 @@ def test_options_reach_the_settings_of_json_and_file(shell, picture, sd1_folder,
     record = answer(shell, *segment(picture, sd1_folder, *options, *more))
     assert record == json.loads((tmp_path / "o" / "result.json").read_text())
     assert record["prompts"] == ["a dog, a hot dog and a red car"]
-    assert record["config"]["gamma"] == 0.5
+    assert record["config"]["gamma"] == 1 / 3
     assert record["config"]["resize"] == "keep"
     assert record["threshold"] == 0.25
     assert record["timesteps"]["elbo"] == list(range(1, 1000, 50))
@@ -153,6 +153,44 @@ def test_without_a_model_the_embedded_one_is_asked(shell, picture, tmp_path):
     assert (model["name"], model["family"]) == ("sd1-like, embedded", "sd")
 
 
+def test_several_pictures(shell, picture, sd1_folder, tmp_path, monkeypatch):
+    """As a pattern that the shell expands gives them; a folder each, those of one name numbered."""
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "more" / picture.name
+    other.parent.mkdir()
+    tiny.photo(60, 90, seed=1).save(other)
+    (tmp_path / "cat").write_text("a file that is called as a class that follows a class")
+    asked = ("segment", picture, other, "dog,hot dog", "cat", "--preset", "uncalibrated")
+    code, out, _ = shell(*asked, "--model", sd1_folder, "--out", "out")
+    assert code == 0
+    for path, name in ((picture, "street photo"), (other, "street photo-2")):
+        assert f"{path}:\n" in out
+        assert f"written to out/{name}\n" in out
+        record = json.loads((tmp_path / "out" / name / "result.json").read_text())
+        assert [row["name"] for row in record["classes"]] == ["dog", "hot dog", "cat"]
+        assert record["source"] == str(path)
+    alone = answer(shell, *segment(other, sd1_folder, "--preset", "uncalibrated"))
+    together = answer(shell, *asked, "--model", sd1_folder)
+    assert [record["source"] for record in together] == [str(picture), str(other)]
+    assert [row["name"] for row in alone["classes"]] == ["dog", "hot dog", "car"]
+
+
+def test_names_that_are_no_utf8(shell, sd1_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    picture = os.fsdecode(b"caf\xe9.png")
+    tiny.photo(40, 40).save(picture)
+    code, out, _ = shell(*segment(picture, sd1_folder, "--preset", "uncalibrated"))
+    assert code == 0
+    assert "written to caf\\xe9-pixalign" in out
+    record = json.loads((tmp_path / os.fsdecode(b"caf\xe9-pixalign") / "result.json").read_text())
+    assert record["source"] == "caf\\xe9.png"
+    code, _, err = shell(*segment(picture, sd1_folder, classes=(os.fsdecode(b"caf\xe9"),)))
+    assert (code, err) == (
+        2,
+        "pixalign: class 1 is 'caf\\udce9', which holds the unreadable '\\udce9'\n",
+    )
+
+
 def damaged(picture):
     picture.write_bytes(picture.read_bytes()[:400])
 
@@ -165,7 +203,14 @@ def damaged(picture):
         ({"classes": ("dog=",)}, "nothing after '='"),
         ({"classes": ("zebra " * 60,)}, "alone is longer"),
         ({"more": ("--caption", "a cat")}, "does not occur in the caption"),
-        ({"more": ("--gamma", "0")}, "gamma is 0.0; allowed"),
+        ({"more": ("--gamma", "0/3")}, "gamma is 0.0; allowed"),
+        ({"more": ("--gamma", "1/0")}, "'1/0' is no number; such as 0.5 or 1/3"),
+        ({"classes": ("second.png", "dog")}, "image 'second.png' is missing"),
+        ({"classes": ("dog\0",)}, "holds the unreadable '\\x00'"),
+        ({"classes": ("dog,,cat",)}, "class 2 of 3 is empty"),
+        ({"classes": ()}, "no classes given"),
+        ({"more": ("--out", "/proc/out")}, "nothing can be written to '/proc'"),
+        ({"more": ("--out", "o" * 300)}, "File name too long"),
         ({"more": ("--threshold", "7")}, "threshold is 7.0; allowed: 0 to 1"),
         ({"more": ("--device", "tpu")}, "device is 'tpu'; allowed"),
         ({"more": ("--dtype", "int8")}, "'int8' is not one of 'auto', 'float32', 'float16'"),

@@ -1,7 +1,10 @@
 """Pictures as people have them."""
 
+import contextlib
 import math
+import os
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -39,6 +42,29 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path):
         assert np.abs(found[..., 0].astype(float) - ramp / 257).max() <= 1
 
 
+def test_integers_of_32_bits_may_hold_8():
+    ramp = np.arange(256, dtype=np.int32).reshape(16, 16)
+    for scale in (1, 257):
+        found = read_image(Image.fromarray(ramp * scale, mode="I"))
+        assert np.array_equal(np.asarray(found)[..., 0], ramp)
+
+
+@given(
+    st.randoms(use_true_random=False), st.sampled_from(["jpg", "png", "gif", "tif", "webp", "avif"])
+)
+def test_damaged_pictures_are_read_or_refused(tmp_path_factory, random, suffix):
+    path = tmp_path_factory.getbasetemp() / f"damaged.{suffix}"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    tiny.photo(24, 16).save(path, **({} if suffix == "gif" else {"exif": exif}))
+    data = bytearray(path.read_bytes())
+    for _ in range(random.randint(1, 8)):
+        data[random.randrange(len(data))] = random.randrange(256)
+    path.write_bytes(data[: random.randint(1, len(data))])
+    with contextlib.suppress(ValueError), warnings.catch_warnings(action="ignore"):
+        assert read_image(path).mode == "RGB"
+
+
 def test_other_modes_become_upright_rgb(tmp_path, rgb):
     cmyk = read_image(saved(tmp_path, rgb.convert("CMYK"), "a.jpg", quality=95))
     assert np.abs(np.asarray(cmyk).astype(float) - np.asarray(rgb)).mean() < 6
@@ -69,8 +95,17 @@ def test_files_that_are_no_pictures(tmp_path):
     with pytest.raises(FileNotFoundError, match="is a folder"):
         read_image(tmp_path)
     (tmp_path / "notes.txt").write_text("not a picture")
-    with pytest.raises(ValueError, match=r"notes\.txt' is not an image"):
+    with pytest.raises(ValueError, match=r"notes\.txt' is no image of a known format"):
         read_image(tmp_path / "notes.txt")
+    with pytest.raises(ValueError, match="is a URL; download"):
+        read_image("https://example.org/a.png")
+    tiny.photo(20, 20).save(tmp_path / "script.eps")
+    drawn = (tmp_path / "script.eps").rename(tmp_path / "script.png")
+    with pytest.raises(ValueError, match=r"script\.png' is no image of a known format"):
+        read_image(drawn)  # which would start a program
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(FileNotFoundError, match=r"pipe\.png' is no file"):
+        read_image(tmp_path / "pipe.png")
     for name in ("cut.jpeg", "cut.png"):
         path = saved(tmp_path, tiny.photo(200, 200), name)
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

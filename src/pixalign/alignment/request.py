@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from pixalign.backbones import Backbone
+from pixalign.core.files import readable
 from pixalign.core.values import Phrase
 from pixalign.pictures.reading import ImageLike, model_size, read_image, to_pixels
 
@@ -47,7 +48,7 @@ def encode_image(backbone: Backbone, image: ImageLike | EncodedImage, resize: st
         backbone.largest_side,
         few=backbone.compiled,
     )
-    source = os.fspath(image) if isinstance(image, str | os.PathLike) else None
+    source = readable(image) if isinstance(image, str | os.PathLike) else None
     latents = backbone.encode_image(to_pixels(picture, size))
     return EncodedImage(picture, latents, resize, backbone.pipe.vae, source)
 
@@ -100,7 +101,7 @@ def _one_each(values: Any, what: str, count: int) -> list[Any]:
 
 def _classes(classes: Any, count: int) -> list[Any]:
     """One list of classes for all images, or a list of one for each."""
-    if isinstance(classes, str | Phrase) or not isinstance(classes, Iterable):
+    if isinstance(classes, str | Phrase | Mapping) or not isinstance(classes, Iterable):
         return [classes] * count
     items = list(classes)
     if not items or any(isinstance(item, str | Phrase) for item in items):

@@ -7,12 +7,15 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
 
 from pixalign.backbones.load import DTYPES
 from pixalign.core import batching
+from pixalign.core.values import Phrase
+from pixalign.text.prompts import as_phrases
 
 
 def option(help: str, *names: str, **about: Any) -> Any:
@@ -32,6 +35,14 @@ def one_of(choices: Iterable[str]) -> dict[str, Any]:
     return {"parser": parse, "metavar": f"<{'|'.join(known)}>"}
 
 
+def _fraction(text: str) -> float:
+    """A number, or two with a slash between them."""
+    try:
+        return float(Fraction(text)) if "/" in text else float(text)
+    except (ValueError, ZeroDivisionError) as error:
+        raise typer.BadParameter(f"{text!r} is no number; such as 0.5 or 1/3") from error
+
+
 def _passes(text: str) -> int | str:
     """ "auto", or a number; whatever else is refused by the library."""
     size = int(text) if text.isdecimal() else text
@@ -49,13 +60,28 @@ Dtype = Annotated[str, option("Number type of the weights.", **one_of(DTYPES))]
 BatchSize = Annotated[
     Any, option("Passes at once: auto or a number.", parser=_passes, metavar="<auto|int>")
 ]
+Strength = Annotated[
+    float | None,
+    option("Strength: 1 is none, 1/3 the paper's.", parser=_fraction, metavar="<number|a/b>"),
+]
 Memory = Annotated[str, option("low takes smaller batches.", **one_of(batching.MEMORY))]
 Seed = Annotated[int, option("Seed of the noise.", min=0)]
 Steps = Annotated[int, option("Denoising steps.", min=1)]
 Guidance = Annotated[
-    float | None, option("Guidance.", show_default="the family's: 7.5, SDXL 5, SD3 7")
+    float | None, option("Guidance.", show_default="the family's, such as 7.5 or SDXL's 5")
 ]
 Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", "--json")]
+
+
+def classes_of(texts: Iterable[str]) -> tuple[Phrase, ...]:
+    """Classes as they are typed: "dog", "dog,cat" or "dog=a golden dog", which may hold commas."""
+    phrases: list[Phrase] = []
+    for text in texts:
+        name, separator, phrase = text.partition("=")
+        if separator and not phrase.strip():
+            raise ValueError(f"class {text!r} has nothing after '='")
+        phrases += [Phrase(name, phrase)] if separator else map(Phrase, text.split(","))
+    return as_phrases(phrases)
 
 
 def load_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,16 +12,22 @@ import typer
 from pixalign.cli import common
 from pixalign.cli.common import one_of, option
 from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
+from pixalign.core.files import check_folder, readable
 from pixalign.methods import METHODS, method_of
+from pixalign.pictures.reading import SUFFIXES, read_image
+from pixalign.text.prompts import locate
 
 _METHOD = one_of(name for name, kind in METHODS.items() if not kind.supervised)
 
 
 def segment(
-    image: Annotated[str, typer.Argument(metavar="IMG", help="The picture.")],
-    classes: Annotated[
+    items: Annotated[
         list[str],
-        typer.Argument(metavar="CLASS...", help="What to find. 'dog=a golden dog' names it dog."),
+        typer.Argument(
+            metavar="IMG... CLASS...",
+            help="Pictures, then what to find: dog 'hot dog', or dog,cat; "
+            "'dog=a golden dog' names it dog.",
+        ),
     ],
     model: common.Model = None,
     preset: Annotated[str, option("Settings to start from.", **one_of(PRESETS))] = "default",
@@ -33,7 +40,11 @@ def segment(
         option("What calibrates a baseline's maps.", show_default="none", **one_of(CALIBRATIONS)),
     ] = None,
     out: Annotated[
-        Path | None, option("Folder for the files.", show_default="IMG's name + -pixalign")
+        Path | None,
+        option(
+            "Folder for the files; of several pictures, for a folder each.",
+            show_default="IMG's name + -pixalign",
+        ),
     ] = None,
     caption: Annotated[str | None, option("A text with the classes, to read instead.")] = None,
     resize: Annotated[
@@ -42,7 +53,7 @@ def segment(
     absent: Annotated[
         Literal["keep", "drop"], option("Whether classes that are likely not there keep a map.")
     ] = "keep",
-    gamma: Annotated[float | None, option("Strength: 1 is none, 1/3 the paper's.")] = None,
+    gamma: common.Strength = None,
     threshold: Annotated[float | None, option("Heatmaps below it are background, 0 to 1.")] = None,
     seed: common.Seed = 0,
     device: common.Device = "auto",
@@ -51,37 +62,54 @@ def segment(
     memory: common.Memory = "normal",
     json_: common.Json = False,
 ) -> None:
-    """Find classes in a picture: mask.png, heatmaps, overlay.png and result.json."""
-    from pixalign.core.files import check_folder
-    from pixalign.core.values import Phrase
-    from pixalign.pictures.reading import read_image
-    from pixalign.text.prompts import as_phrases, locate
-
+    """Find classes in pictures: mask.png, heatmaps, overlay.png and result.json of each."""
     # Whatever is wrong is said before a model is loaded.
     chosen = {"resize": resize, "gamma": gamma, "threshold": threshold, "absent": absent}
     overrides = {name: value for name, value in chosen.items() if value is not None}
     config = AlignConfig.preset(preset, **overrides)
     config = method_of(config, method).configured(config, calibrate)
-    pairs = [text.partition("=") for text in classes]
-    for text, (_, separator, phrase) in zip(classes, pairs, strict=True):
-        if separator and not phrase.strip():
-            raise ValueError(f"class {text!r} has nothing after '='")
-    phrases = as_phrases([Phrase(name, phrase) for name, _, phrase in pairs])
+    images, texts = _pictures_and_classes(items)
+    phrases = common.classes_of(texts)
     if caption is not None:
         locate(phrases, caption)
-    read_image(image)
-    folder = out or (None if json_ else Path(f"{Path(image).stem}-pixalign"))
-    if folder is not None:
+    for image in images:
+        read_image(image)
+    folders = {} if json_ and out is None else dict(enumerate(_folders(images, out)))
+    for folder in folders.values():
         check_folder(folder)
     loaded = common.load_model(model, device, dtype, batch_size, memory)
-    result = loaded.align(image, phrases, config=config, caption=caption, seed=seed)
-    if folder is not None:
-        result.save(folder)
+    records = []
+    for index, image in enumerate(images):
+        result = loaded.align(image, phrases, config=config, caption=caption, seed=seed)
+        records.append(result.to_dict())
+        if index in folders:
+            result.save(folders[index])
+        if not json_:
+            if len(images) > 1:
+                print(f"{readable(image)}:")
+            _print_shares(records[-1])
+            print(f"written to {readable(folders[index])}")
     if json_:
-        common.print_json(result.to_dict())
-    else:
-        _print_shares(result.to_dict())
-        print(f"written to {folder}")
+        common.print_json(records if len(images) > 1 else records[0])
+
+
+def _pictures_and_classes(items: list[str]) -> tuple[list[str], list[str]]:
+    """The first argument and all files that follow it are pictures, the rest are classes."""
+    count = next((i for i, item in enumerate(items) if i and not os.path.isfile(item)), len(items))
+    for item in items[count:]:
+        if Path(item).suffix.lower() in SUFFIXES:
+            raise FileNotFoundError(f"image {item!r} is missing")
+    return items[:count], items[count:]
+
+
+def _folders(images: list[str], out: Path | None) -> list[Path]:
+    """A folder for each picture, named after it; those of one name are numbered."""
+    if out is not None and len(images) == 1:
+        return [out]
+    names = [Path(image).stem for image in images]
+    numbers = [names[:index].count(name) + 1 for index, name in enumerate(names)]
+    unique = [f"{n}-{k}" if k > 1 else n for n, k in zip(names, numbers, strict=True)]
+    return [Path(f"{name}-pixalign") if out is None else out / name for name in unique]
 
 
 def _print_shares(record: dict[str, Any]) -> None:

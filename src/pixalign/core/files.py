@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 
@@ -45,10 +46,17 @@ def write_json(path: Path, values: Mapping[str, Any]) -> Path:
 
 
 def check_folder(folder: str | os.PathLike[str]) -> Path:
-    """A folder that exists or can be made; a file in its way is an error."""
+    """A folder that exists or can be made, and written to; else an error."""
     path = Path(folder)
-    for part in (path, *path.parents):
-        if part.exists() and not part.is_dir():
+    for part in (path, *path.absolute().parents):
+        if part.is_dir():
+            try:
+                TemporaryFile(dir=part).close()
+            except OSError as error:
+                what = f"output {str(path)!r}: nothing can be written to {str(part)!r}"
+                raise PermissionError(f"{what}: {error.strerror}") from error
+            break
+        if part.exists() or part.is_symlink():
             raise NotADirectoryError(f"output {str(part)!r} is a file; name a folder")
     return path
 
@@ -58,6 +66,11 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     path = check_folder(folder)
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def readable(path: str | os.PathLike[str]) -> str:
+    """A path as text that any file can hold: bytes that are no UTF-8 are written as \\xff."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def slug(name: str) -> str:

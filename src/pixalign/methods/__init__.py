@@ -32,6 +32,8 @@ __all__ = ["METHODS", "Method", "method_of", "resolve_config"]
 
 def method_of(config: AlignConfig | None = None, name: str | None = None) -> type[Method]:
     """The method of that name, else the one that the config is made for, else the usual one."""
+    if not isinstance(config, AlignConfig | None):
+        raise ValueError(f"config is {config!r}; allowed: an AlignConfig, as AlignConfig.paper()")
     chosen = name or (config.method if config is not None else None) or FALLBACK["method"]
     check_choice("method", chosen, tuple(METHODS))
     return METHODS[chosen]
@@ -45,8 +47,8 @@ def resolve_config(
     calibrate: str | None = None,
 ) -> AlignConfig:
     """A config as it is in force for a method on a model with those settings of its own."""
-    given = config or AlignConfig()
+    kind, given = method_of(config, method), config or AlignConfig()
     for family in given.by_family:
         check_choice("a family in by_family", family, tuple(FAMILIES))
-    configured = method_of(given, method).configured(given, calibrate)
+    configured = kind.configured(given, calibrate)
     return configured.resolved(backbone.family, settings)

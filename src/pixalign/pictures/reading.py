@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +17,16 @@ from torch import Tensor
 from pixalign.core.values import Size
 
 ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray
+# What is opened, by Pillow's names: no format that runs a program or reads other files.
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "TGA")
+SUFFIXES = (
+    ".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
+    ".jp2", ".mpo", ".tga",
+)  # fmt: skip
 MIN_SIDE = 8
 MAX_PIXELS = 100_000_000
+# What Pillow raises for damaged files: some of its decoders and its EXIF reader say it oddly.
+_DAMAGED = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, struct.error, zlib.error)
 _AT_MOST = f"at most {MAX_PIXELS // 10**6} million pixels are allowed, make it smaller first"
 
 
@@ -43,23 +54,26 @@ def read_image(image: ImageLike) -> Image.Image:
         raise ValueError(f"{name} is {width}x{height} pixels; {_AT_MOST}")
     try:
         return _to_rgb(ImageOps.exif_transpose(opened))
-    except (OSError, SyntaxError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"{name} is damaged or cut short: {error}") from error
 
 
 def _open(path: Path) -> Image.Image:
+    if re.match(r"[a-z]+:/", str(path)):
+        raise ValueError(f"image {str(path)!r} is a URL; download the picture and name the file")
     if not path.is_file():
-        what = "a folder" if path.is_dir() else "missing"
+        what = "a folder" if path.is_dir() else "no file" if path.exists() else "missing"
         raise FileNotFoundError(f"image {str(path)!r} is {what}")
     try:
-        return Image.open(path)
+        return Image.open(path, formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise ValueError(f"{str(path)!r} is not an image that Pillow can read") from error
+        known = ", ".join(FORMATS)
+        raise ValueError(f"{str(path)!r} is no image of a known format: {known}") from error
     except Image.DecompressionBombError as error:
         raise ValueError(f"{str(path)!r} is too large; {_AT_MOST}") from error
     except PermissionError:
         raise
-    except (OSError, SyntaxError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"{str(path)!r} is damaged or cut short: {error}") from error
 
 
@@ -86,7 +100,9 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         # Pillow would clip 16-bit grey at 255 instead of scaling it.
         values = np.asarray(image).astype(np.float64)
-        top = 65535 if image.mode.startswith("I") else max(1.0, float(values.max()))
+        top = max(1.0, float(values.max()))
+        if image.mode.startswith("I"):  # 32 bits may hold 8 or 16
+            top = 255 if image.mode == "I" and top <= 255 else 65535
         image = Image.fromarray(np.round(values.clip(0, top) / top * 255).astype(np.uint8))
     elif image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from pixalign.core.values import Phrase
 
 Span = tuple[int, int]  # [start, end) in characters
-Classes = Iterable[str | Phrase]
+Classes = Iterable[str | Phrase] | Mapping[str, str]  # a mapping is {name: phrase}
 
 # What a phrase's first noun group ends before: prepositions, conjunctions, relatives, verbs.
 _AFTER_THE_HEAD = frozenset(
@@ -49,16 +49,29 @@ def cleaned(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
+def check_text(what: str, text: str) -> None:
+    """Refuse what no tokenizer reads: control characters, and bytes that were no UTF-8."""
+    if not isinstance(text, str):
+        raise ValueError(f"{what} is {text!r}; allowed: a text")
+    for sign in text:
+        if unicodedata.category(sign) in ("Cc", "Cs") and not sign.isspace():
+            raise ValueError(f"{what} is {text!r}, which holds the unreadable {sign!r}")
+
+
 def as_phrases(classes: Classes, one: str = "class", many: str = "classes") -> tuple[Phrase, ...]:
-    """Clean classes into phrases; empty and duplicate ones are refused by name."""
+    """Clean classes into phrases; empty, duplicate and unreadable ones are refused by name."""
     if isinstance(classes, str | Phrase) or not isinstance(classes, Iterable):
         raise ValueError(f"{many} is {classes!r}; give a list of {many}, such as ['dog', 'cat']")
+    if isinstance(classes, Mapping):
+        classes = [Phrase(*pair) for pair in classes.items()]
     given = list(classes)
     phrases: dict[str, Phrase] = {}  # by name, in any case
     for position, item in enumerate(given, 1):
         if not isinstance(item, str | Phrase):
             raise ValueError(f"{one} {position} is {item!r}; allowed: a string or a Phrase")
         whole = Phrase(item) if isinstance(item, str) else item
+        for text in (whole.name, whole.phrase):
+            check_text(f"{one} {position}", text)
         phrase = Phrase(cleaned(whole.name), cleaned(whole.phrase))
         if not phrase.name:
             raise ValueError(f"{one} {position} of {len(given)} is empty")
