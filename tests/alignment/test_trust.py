@@ -1,10 +1,12 @@
 """Verdicts, absence and the ranking of candidates."""
 
 import dataclasses
+import io
 
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 import pixalign as pa
 from helpers import model_of, refuse_above, small
@@ -183,17 +185,42 @@ def test_exponents_are_those_that_acted(photo):
     assert model.align(photo, ["dog", "cat"], method="elbo").exponents.max() > 1
 
 
-def test_passes_of_a_drop_are_counted(photo):
-    """Further texts wait until it is known which classes stay."""
-    model, seen = model_of(small("sd1")), []
-    config = pa.AlignConfig(**KEEP, **QUICK)
+def test_passes_of_a_drop_are_counted(photo, monkeypatch):
+    """Further texts wait until it is known which classes stay; nothing is measured twice."""
+    model, seen, bars = model_of(small("sd1")), [], []
+    names, config = ["dog", "cat", "car"], pa.AlignConfig(**KEEP, **QUICK)
+
+    def drawn(**options):
+        bars.append(tqdm(**options | {"disable": False, "file": io.StringIO()}))
+        return bars[-1]
+
+    monkeypatch.setattr("pixalign.core.progress.tqdm", drawn)
+    model.progress = True
     handle = refuse_above(10_000, model.backbone.denoiser, seen)
     try:
-        result = model.align(
-            photo, ["dog", "cat", "car"], method="likelihood", config=config, absent="drop"
-        )
+        result = model.align(photo, names, method="likelihood", config=config, absent="drop")
     finally:
         handle.remove()
-    # Three classes and the empty text; then three texts without a class, and the empty one again.
-    assert sum(seen) == 2 * (4 + 4)
+    # Three classes and the empty text; then three texts without a class.
+    assert sum(seen) == 2 * (4 + 3)
     assert result.provenance["forwards"]["elbo"] == 2 * 7
+    assert bars[0].n == bars[0].total == 2 * 7
+    at_once = model.align(photo, names, method="likelihood", config=config)
+    np.testing.assert_allclose(result.heatmaps, at_once.heatmaps, atol=1e-4)
+
+
+def test_a_drop_makes_fewer_passes_than_were_expected(photo, monkeypatch):
+    """Classes that are dropped need no further texts; the bar ends where the passes do."""
+    model, bars = model_of(small("sd1")), []
+
+    def drawn(**options):
+        bars.append(tqdm(**options | {"disable": False, "file": io.StringIO()}))
+        return bars[-1]
+
+    monkeypatch.setattr("pixalign.core.progress.tqdm", drawn)
+    model.progress = True
+    gone = pa.AlignConfig(absent_below=2, **QUICK)
+    for method in ("likelihood", "dense"):
+        result = model.align(photo, ["dog", "cat"], method=method, config=gone, absent="drop")
+        assert sum(result.provenance["forwards"].values()) == 2 * 3
+        assert bars[-1].n == bars[-1].total == 2 * 3

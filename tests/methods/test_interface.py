@@ -131,6 +131,17 @@ def test_measured_scores_are_those_of_the_aligner():
     assert measured.scores.min() < 1
 
 
+def test_layers_of_a_model_cost_a_baseline_no_passes():
+    """Where a model's own settings weigh layers by evidence, a method that reads none asks none."""
+    model = model_of(small().backbone, settings={"cross_weights": "agreement"})
+    picture = tiny.photo(40, 40)
+    assert model.align(picture, CLASSES, method="attention").provenance["forwards"]["elbo"]
+    found = model.align(picture, CLASSES, method="daam")
+    assert found.provenance["forwards"]["elbo"] == 0
+    scored = model.align(picture, CLASSES, method="daam", calibrate="elbo")
+    assert scored.evidence is None
+
+
 def test_a_generator_is_drawn_from_in_turn():
     pictures = [tiny.photo(40, 40)] * 2
     first, second = method("daam").align(

@@ -30,7 +30,7 @@ class TextErrors:
     eps_0 the estimate under the empty text, r = eps - eps_0 what that one misses and
     d = eps_text - eps_0 what the text adds, they are r d and d^2, means over the channels, divided
     by the mean of r^2 over the whole picture, so that no timestep dominates. ``missed``
-    [T, h, w] is r^2 in the same unit.
+    [T, C, h, w] is r.
     """
 
     texts: tuple[str, ...]
@@ -71,7 +71,9 @@ class TextErrors:
         assert self.maps is not None
         assert self.missed is not None
         projection, energy = self.maps
-        errors: Tensor = self.missed - 2 * projection + energy
+        squares = self.missed.square().mean(1)
+        squares /= squares.mean((1, 2), keepdim=True)
+        errors: Tensor = squares - 2 * projection + energy
         return errors.mean(1)
 
     def scores(self, config: AlignConfig, objective: str) -> Scores:
@@ -91,26 +93,28 @@ def text_errors(
     progress: Progress,
     *,
     by_position: bool = False,
+    missed: Sequence[Tensor] | None = None,
 ) -> list[TextErrors]:
     """The errors of images [B, C, h, w] under texts of their own, each at its T timesteps.
 
     The noise is shared by all texts of an image, so that differences between them are due to the
-    text alone; equal texts of an image share one row. ``by_position`` adds the empty text to each
-    image's, and the maps. All passes go through the network in batches, with its own fused
-    attention.
+    text alone; equal texts of an image share one row. ``by_position`` adds the maps, and the empty
+    text to each image's, unless what it ``missed`` is known from earlier texts at these timesteps.
+    All passes go through the network in batches, with its own fused attention.
     """
-    first = (EMPTY,) if by_position else ()
+    first = (EMPTY,) if by_position and missed is None else ()
     own = [tuple(dict.fromkeys((*first, *of_image))) for of_image in texts]
     owners = torch.tensor([image for image, of_image in enumerate(own) for _ in of_image])
     rows = [text for of_image in own for text in of_image]
     noised = NoisedTimesteps.concatenate(timesteps)
     passes = Passes(latents, _encoded(backbone, rows), owners, noised)
     empty = torch.tensor([text == EMPTY for text in rows]) if by_position else None
-    losses, maps, missed = _errors(backbone, passes, batch_size, progress, empty)
+    known = None if missed is None else torch.cat(list(missed))
+    losses, maps, rest = _errors(backbone, passes, batch_size, progress, empty, known)
     counts = list(map(len, own))
     columns: list[Any] = [own, [each.steps for each in timesteps], torch.split(losses, counts)]
     if by_position:
-        columns += [torch.split(maps, counts, 1), missed]
+        columns += [torch.split(maps, counts, 1), rest]
     return [TextErrors(*of_image) for of_image in zip(*columns, strict=True)]
 
 
@@ -131,15 +135,19 @@ def _errors(
     batch_size: BatchSize,
     progress: Progress,
     empty: Tensor | None,
+    known: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses [P, T], maps [2, P, T, h, w] and r^2 [B, T, h, w], as in `TextErrors`.
+    """Losses [P, T], maps [2, P, T, h, w] and r [B, T, C, h, w], as in `TextErrors`.
 
     ``empty`` bool [P] says which texts are empty; None asks for losses alone. Each image's empty
-    text stands before its others, so what it misses is known by then.
+    text stands before its others, so what it misses is known by then, or ``known`` [B * T, C, h, w]
+    is r.
     """
     noise = passes.timesteps.noise
     losses = noise.new_empty(len(passes))
     missed = torch.empty_like(noise if empty is not None else noise[:0])  # r, [B * T, C, h, w]
+    if known is not None:
+        missed.copy_(known)
     maps = torch.empty(2, len(passes) if empty is not None else 0, *noise.shape[2:])
 
     def work(first: int, last: int) -> None:
@@ -164,14 +172,12 @@ def _errors(
 
     filled = backbone.compiled
     batch_size.each(passes.latents, len(passes), "elbo", work, filled=filled, progress=progress)
-    squares = missed.square().mean(1)
-    squares /= squares.mean((1, 2), keepdim=True)
-    steps, texts, grid = passes.steps_each, len(passes.texts), noise.shape[2:]
+    steps, texts, shape = passes.steps_each, len(passes.texts), noise.shape[1:]
     asked = empty is not None
     return (
         losses.reshape(texts, steps).cpu(),
-        maps.reshape(2, texts * asked, steps, *grid),
-        squares.reshape(len(passes.latents) * asked, steps, *grid).cpu(),
+        maps.reshape(2, texts * asked, steps, *shape[1:]),
+        missed.reshape(len(passes.latents) * asked, steps, *shape).cpu(),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pixalign.alignment.calibrate import calibrate, exponents
-from pixalign.alignment.elbo import TextErrors
+from pixalign.alignment.elbo import EMPTY, TextErrors
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan
 from pixalign.alignment.request import EncodedImage
 from pixalign.config import AlignConfig
@@ -53,6 +53,13 @@ class AlignmentTask:
         """The timesteps, which are drawn by now."""
         assert self.timesteps is not None
         return self.timesteps
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """The texts that are still to be measured, the empty one too where maps need it."""
+        asked = (EMPTY, *self.texts) if self.texts and self.config.by_position else self.texts
+        known = self.errors.texts if self.errors else ()
+        return tuple(text for text in dict.fromkeys(asked) if text not in known)
 
     @property
     def evidence(self) -> Evidence | None:

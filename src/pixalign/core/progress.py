@@ -17,6 +17,12 @@ class Progress:
             # disable=None keeps the bar out of files and pipes.
             self._bar = tqdm(total=total, desc=label, unit=unit, file=sys.stderr, disable=None)
 
+    def expect(self, more: int) -> None:
+        """So many passes come on top, or fall away where it is below 0."""
+        if self._bar is not None:
+            self._bar.total = (self._bar.total or 0) + more
+            self._bar.refresh()
+
     def advance(self, count: int) -> None:
         """Some passes more are done."""
         if self._bar is not None:

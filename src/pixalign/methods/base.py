@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pixalign.alignment.elbo import EMPTY, TextErrors, text_errors
+from pixalign.alignment.elbo import TextErrors, text_errors
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.request import EncodedImage, Request, encode_image
 from pixalign.alignment.result import Alignment, MethodOutput, conclude
@@ -192,10 +192,10 @@ class Method(ABC):
         ]
 
     def _passes(self, tasks: Sequence[AlignmentTask]) -> int:
-        """How many forward passes the tasks take."""
+        """How many forward passes the tasks still take."""
         return sum(
             len(task.prompts) * self.collect_count(task.config)
-            + len({*task.texts, *[EMPTY][: task.config.by_position]}) * task.config.elbo_count
+            + len(task.lacking) * task.config.elbo_count
             for task in tasks
         )
 
@@ -231,7 +231,9 @@ class Method(ABC):
         tasks = self._measured(tasks)
         shown = {index: self._without_absent(task) for index, task in enumerate(tasks)}
         places = [index for index, task in shown.items() if task is not None]
-        there = self._measured([task for task in shown.values() if task is not None])
+        kept = [task for task in shown.values() if task is not None]
+        self.progress.expect(self._passes(kept) - self._passes(tasks))
+        there = self._measured(kept)
         outputs = self.heatmaps(there, self.collect(there)) if there else []
         made = dict(zip(places, zip(there, outputs, strict=True), strict=True))
         for output in outputs:
@@ -243,12 +245,9 @@ class Method(ABC):
 
     def _measured(self, tasks: Sequence[AlignmentTask]) -> Sequence[AlignmentTask]:
         """The tasks with the errors under those of their texts that lack them, and the scores."""
-        known = [task.errors.texts if task.errors else () for task in tasks]
-        lacking = [
-            [text for text in task.texts if text not in own]
-            for task, own in zip(tasks, known, strict=True)
-        ]
+        lacking = [task.lacking for task in tasks]
         if any(lacking):
+            missed = [task.errors.missed for task in tasks if task.errors]
             errors = text_errors(
                 self.backbone,
                 torch.cat([task.encoded.latents for task in tasks]),
@@ -257,6 +256,7 @@ class Method(ABC):
                 self.model.batch_size,
                 self.progress,
                 by_position=tasks[0].config.by_position,
+                missed=[own for own in missed if own is not None] or None,
             )
             tasks = [
                 dataclasses.replace(task, errors=task.errors.joined(own) if task.errors else own)

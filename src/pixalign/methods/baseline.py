@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,9 @@ class Baseline(Method):
     Of the config it heeds ``resize``, the words' settings, and under ``calibrate="elbo"`` those of
     the ELBO; its own are its options. ``indices`` are of the training schedule.
     """
+
+    # Not the model's own, which may ask for passes that no baseline reads.
+    defaults: ClassVar[Mapping[str, Any]] = {"cross_weights": "resolution"}
 
     def __init__(self, model: AlignmentModel, *, timesteps: Sequence[int] = EVENLY) -> None:
         super().__init__(model)
