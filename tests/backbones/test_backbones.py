@@ -298,31 +298,6 @@ def test_compiled_pipeline_is_read_eagerly(photo):
     np.testing.assert_allclose(compiled.heatmaps, plain.heatmaps, atol=1e-5)
 
 
-def test_real_hub_configs_are_recognised():
-    """The component lists of the real models' model_index.json."""
-    clip, projected = "CLIPTextModel", "CLIPTextModelWithProjection"
-    unet, one = {"unet": "UNet2DConditionModel"}, {"tokenizer": "CLIPTokenizer"}
-    two = one | {"tokenizer_2": "CLIPTokenizer", "text_encoder_2": projected}
-    three = two | {"tokenizer_3": "T5TokenizerFast", "text_encoder_3": "T5EncoderModel"}
-    real = {
-        "sd": unet | one | {"text_encoder": clip},
-        "sdxl": unet | two | {"text_encoder": clip},
-        "sd3": three | {"transformer": "SD3Transformer2DModel", "text_encoder": projected},
-        "playground": unet | two | {"text_encoder": clip, "scheduler": "EDMEulerScheduler"},
-        "kolors": unet | {"text_encoder": "ChatGLMModel", "tokenizer": "ChatGLMTokenizer"},
-    }
-    for family, components in real.items():
-        matching = [name for name, kind in FAMILIES.items() if kind.recognises(components)]
-        assert matching == [family]
-    others = {
-        "refiner": unet | {"text_encoder_2": projected, "tokenizer_2": "CLIPTokenizer"},
-        "DeepFloyd": unet | {"text_encoder": "T5EncoderModel", "tokenizer": "T5Tokenizer"},
-        "Kandinsky": unet,
-    }
-    for components in others.values():
-        assert not any(kind.recognises(components) for kind in FAMILIES.values())
-
-
 def test_flow_shift_of_other_samplers_is_read():
     pipe = tiny.sd3()
     expected = wrap(pipe).schedule.at_indices([200]).sigma

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pixalign.attention import Site
+from pixalign.backbones.latents import LatentCodec
 from pixalign.core.checks import check_finite
 from pixalign.core.values import NetworkCall, Size, TextCondition, TokenSpans
 from pixalign.diffusion.objectives import OBJECTIVES
@@ -20,12 +21,11 @@ from pixalign.text.prompts import Prompt, Span
 from pixalign.text.streams import TextStream
 
 _TEXT_BATCH = 32  # prompts that go through the text encoders together
-_DECODED = 2**20  # pixels of the pictures that are decoded together: four of 512 x 512
 _NATIVE = 1024  # pixels of a side, of models that do not say so
 _COMPILED_SHAPES = 64  # shapes of batches for which compiled code is kept
 
 
-class Backbone(ABC):
+class Backbone(LatentCodec, ABC):
     """A frozen text-to-image pipeline, seen as one function: how well does this text explain it?
 
     The pipeline is only read: nothing in it is moved, cast or replaced.
@@ -42,11 +42,10 @@ class Backbone(ABC):
     guidance: ClassVar[float] = 7.5  # with which the family's pictures are usually made
 
     def __init__(self, pipe: Any) -> None:
-        self.pipe = pipe
+        super().__init__(pipe)
         self.lock = threading.RLock()  # held while something is asked of the pipeline
         self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
-        self._vae: Any = None
         self._compiled: Any = None
 
     @classmethod
@@ -88,12 +87,6 @@ class Backbone(ABC):
         return getattr(self.pipe, self.network)
 
     @property
-    def device(self) -> torch.device:
-        """Where the pipeline computes, also when its parts are offloaded meanwhile."""
-        device: torch.device = self.pipe._execution_device
-        return device
-
-    @property
     def dtype(self) -> torch.dtype:
         """The number type the network computes in."""
         dtype: torch.dtype = self.denoiser.dtype
@@ -107,11 +100,6 @@ class Backbone(ABC):
             "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
         }
-
-    @property
-    def vae_factor(self) -> int:
-        """Pixels on one side of a latent position."""
-        return int(self.pipe.vae_scale_factor)
 
     @property
     def native_size(self) -> Size:
@@ -146,6 +134,10 @@ class Backbone(ABC):
         for part in ("vae", "text_encoder", "text_encoder_2", "scheduler"):
             if getattr(self.pipe, part, self) is None:
                 raise ValueError(f"the pipeline's {part} is missing; aligning needs it")
+        if getattr(self.pipe, "controlnet", None) is not None:
+            raise ValueError(
+                "a ControlNet steers this pipeline; align its base model, loaded without one"
+            )
         if self.denoiser.config.get("encoder_hid_dim_type") not in (None, "text_proj"):
             raise ValueError(
                 "an image prompt adapter is loaded; call pipe.unload_ip_adapter() before aligning"
@@ -156,70 +148,6 @@ class Backbone(ABC):
                 f"this {self.family} network takes {wanted} input channels, its VAE makes {has}: "
                 "inpainting and editing networks cannot be aligned, use the base model"
             )
-
-    @torch.no_grad()
-    def encode_image(self, pixels: Tensor) -> Tensor:
-        """Latents float32 [1, C, h, w] of pixels [1, 3, H, W] in [-1, 1]: the posterior mean."""
-        vae = self._float32_vae()
-        encoded = self._encoded(vae, pixels.to(self.device, vae.dtype)).float()
-        shift, factor = (x.to(encoded) for x in self._latent_statistics(vae))
-        latents: Tensor = (encoded - shift) * factor
-        check_finite(latents, "latents of the VAE", torch.float32)
-        return latents
-
-    def _encoded(self, vae: Any, pixels: Tensor) -> Tensor:
-        """The VAE's posterior mean [1, C, h, w], as it has it."""
-        posterior = vae.encode(pixels)
-        if not hasattr(posterior, "latent_dist"):
-            raise ValueError(f"a {type(vae).__name__} has no posterior; use the model's own VAE")
-        mean: Tensor = posterior.latent_dist.mode()
-        return mean
-
-    def _decoded(self, vae: Any, latents: Tensor) -> Tensor:
-        """Pixels [B, 3, H, W] in [-1, 1] of latents as the VAE has them."""
-        pixels: Tensor = vae.decode(latents)[0]
-        return pixels
-
-    def _latent_statistics(self, vae: Any) -> tuple[Tensor, Tensor]:
-        """What is taken from the VAE's latents, and what they are multiplied by: [1, C or 1, 1, 1].
-
-        From its configuration: scale, shift, or a mean and a spread for each channel.
-        """
-        config = vae.config
-        numbers = {
-            name: torch.tensor(config.get(name) or usual, dtype=torch.float32).reshape(1, -1, 1, 1)
-            for name, usual in (("latents_mean", 0.0), ("latents_std", 1.0))
-        }
-        shift = numbers["latents_mean"] + (config.get("shift_factor") or 0.0)
-        return shift, (config.get("scaling_factor") or 1.0) / numbers["latents_std"]
-
-    @torch.no_grad()
-    def decode_latents(self, latents: Tensor) -> Tensor:
-        """Pictures float32 [B, 3, H, W] in [0, 1] of latents [B, C, h, w], large ones singly."""
-        vae = self._float32_vae()
-        shift, factor = (x.to(latents) for x in self._latent_statistics(vae))
-        scaled = latents / factor + shift
-        together = max(1, _DECODED // (scaled[0, 0].numel() * self.vae_factor**2))
-        parts = torch.split(scaled, together)
-        pixels = torch.cat([self._decoded(vae, part.to(vae.dtype)).float() for part in parts])
-        check_finite(pixels, "pictures of the VAE", torch.float32)
-        return (pixels / 2 + 0.5).clamp(0, 1)
-
-    def _float32_vae(self) -> Any:
-        """The pipeline's VAE, or a float32 copy of it: half precision overflows in some."""
-        vae = self.pipe.vae
-        weights = vae.state_dict()
-        elsewhere = any(weight.is_meta for weight in weights.values())  # sequential offloading
-        if vae.dtype == torch.float32 or elsewhere:
-            return vae
-        if self._vae is None:
-            device = self.device  # asking walks through the whole pipeline
-            with torch.device("meta"):
-                copy = type(vae).from_config(vae.config)
-            kept = {name: weights[name].to(device, torch.float32) for name in copy.state_dict()}
-            copy.load_state_dict(kept, assign=True)
-            self._vae = copy.eval()
-        return self._vae
 
     @torch.no_grad()
     def encode_text(self, prompts: Sequence[str]) -> TextCondition:

@@ -18,6 +18,7 @@ from pixalign.backbones.cogview3 import CogView3Plus
 from pixalign.backbones.cogview4 import CogView4
 from pixalign.backbones.flux import Chroma, Flux
 from pixalign.backbones.flux2 import Flux2
+from pixalign.backbones.hidream import HiDream
 from pixalign.backbones.hunyuan_dit import HunyuanDiT
 from pixalign.backbones.kolors import Kolors
 from pixalign.backbones.krea2 import Krea2
@@ -38,7 +39,7 @@ _FAMILIES: tuple[type[Backbone], ...] = (
     StableDiffusion, StableDiffusionXL, StableDiffusion3, Flux, Chroma, Flux2, ZImage, QwenImage,
     Lumina2, AuraFlow, Krea2, CogView4, CogView3Plus,
     PixArt, Sana,
-    HunyuanDiT, Kolors, Playground,
+    HunyuanDiT, Kolors, Playground, HiDream,
 )  # fmt: skip
 FAMILIES: dict[str, type[Backbone]] = {backbone.family: backbone for backbone in _FAMILIES}
 _HUB_OPTIONS = (

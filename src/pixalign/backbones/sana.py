@@ -5,9 +5,7 @@ The linear layers compute no softmax: they are not read, and maps are not refine
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from pixalign.attention import Site
 from pixalign.backbones.pixart import check_unchanged, usual
 from pixalign.backbones.transformer import FlowTransformer
 from pixalign.core.values import Size, TextCondition
-from pixalign.diffusion.schedule import FlowSchedule, SamplingPath, check_count
+from pixalign.diffusion.schedule import SamplingPath
 from pixalign.text.streams import TextStream
 
 _INSTRUCTION = "complex_human_instruction"
@@ -99,12 +97,7 @@ class Sana(FlowTransformer):
 
     def path(self, steps: int, latent: Size) -> SamplingPath:
         """Its scheduler's own, which may tell the network a time rounded to a whole number."""
-        schedule, scheduler = self.schedule, copy.copy(self.pipe.scheduler)
-        assert isinstance(schedule, FlowSchedule)
-        check_count(steps, schedule.length)
-        scheduler.set_timesteps(steps)
-        path = schedule.along(scheduler.sigmas.double().cpu())
-        return replace(path, steps=replace(path.steps, time=scheduler.timesteps.double().cpu()))
+        return self.scheduled(steps)
 
     def _encoded(self, vae: Any, pixels: Tensor) -> Tensor:
         """The autoencoder has no posterior: what it gives is the latent itself."""

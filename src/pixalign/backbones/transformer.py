@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -83,18 +84,30 @@ class FlowTransformer(Backbone):
         scheduler.set_timesteps(sigmas=sigmas, mu=self.shift(latent, steps))
         return schedule.along(scheduler.sigmas.double().cpu())
 
+    def scheduled(self, steps: int, **options: Any) -> SamplingPath:
+        """The scheduler's own, which may tell the network a time that is rounded."""
+        schedule, scheduler = self.schedule, copy.copy(self.pipe.scheduler)
+        assert isinstance(schedule, FlowSchedule)
+        check_count(steps, schedule.length)
+        scheduler.set_timesteps(steps, **options)
+        path = schedule.along(scheduler.sigmas.double().cpu())
+        return replace(path, steps=replace(path.steps, time=scheduler.timesteps.double().cpu()))
+
     def sigmas(self, steps: int) -> np.ndarray | None:
         """The noise levels [steps] before they are shifted; None are those of the schedule."""
         return np.linspace(1.0, 1 / max(1, steps), max(1, steps))
 
     def shift(self, latent: Size, steps: int) -> float | None:
         """The logarithm of their shift, where the number of the picture's tokens decides it."""
-        config = self.pipe.scheduler.config
-        if not config.get("use_dynamic_shifting"):
+        if not self.pipe.scheduler.config.get("use_dynamic_shifting"):
             return None
+        return self._shift_of(self.tokens(latent))
+
+    def _shift_of(self, tokens: int) -> float:
+        config = self.pipe.scheduler.config
         least, most = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
         low, high = config.get("base_shift", 0.5), config.get("max_shift", 1.15)
-        return float(low + (high - low) / (most - least) * (self.tokens(latent) - least))
+        return float(low + (high - low) / (most - least) * (tokens - least))
 
     def tokens(self, latent: Size) -> int:
         """How many tokens a latent of that (height, width) has."""

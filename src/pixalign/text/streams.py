@@ -21,8 +21,8 @@ class TextStream:
     ``before`` and ``after``, such as a chat's template, in lower case and without spaces around
     them if ``lower``. Without ``special`` the tokenizer adds none of its special tokens, which a
     template holds itself. The network is not shown the first ``dropped`` tokens; ``lead`` says how
-    many padding tokens stand before so many others. All but "clip" read as much as a call allows
-    them.
+    many padding tokens stand before so many others. All but "clip" and those that are ``bounded``
+    read as much as a call allows them.
     """
 
     kind: str  # "clip", "t5" or "llm"
@@ -36,6 +36,7 @@ class TextStream:
     special: bool = True
     dropped: int = 0
     lead: Callable[[int], int] = lambda tokens: 0
+    bounded: bool = False
 
     def columns(self, text: str, spans: Iterable[Span], length: int) -> set[int]:
         """The text columns, out of ``length``, of the characters in the spans.
@@ -44,7 +45,7 @@ class TextStream:
         """
         offsets = self.offsets(text)
         room = length - self.start  # others come last and read as much as the call allows them
-        room = min(room, self.limit) if self.kind == "clip" else room
+        room = min(room, self.limit) if self.kind == "clip" or self.bounded else room
         last = room if len(offsets) <= room else room - 1
         first = self.start + self.lead(len(offsets))
         return {first + c for c in token_columns(offsets, spans) if c < last}
