@@ -11,24 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pixalign.core.values import Size
+from pixalign.pictures.segments import Segment
 
 Labels = NDArray[np.uint8] | NDArray[np.uint16]
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One object, or all of a class where objects are not told apart.
-
-    ``label`` is the class's number in the data set, from 1; ``number`` is the segment's in its
-    picture, from 1; ``box`` is (left, top, width, height) in pixels and ``area`` counts pixels.
-    ``score`` in [0, 1] is the mean probability of the class over the segment.
-    """
-
-    number: int
-    label: int
-    score: float
-    box: tuple[int, int, int, int]
-    area: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +43,7 @@ class LabelledPictures(Protocol):
     """A finished run: pictures in the order of their keys, read one at a time."""
 
     classes: tuple[str, ...]  # label i is classes[i - 1]
-    about: Mapping[str, Any]  # model, method, versions
+    about: Mapping[str, Any]  # model, method, versions; instances: whether objects are told apart
 
     def __len__(self) -> int: ...
 
