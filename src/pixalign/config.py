@@ -33,13 +33,14 @@ FALLBACK: Mapping[str, Any] = MappingProxyType(
         "threshold": 0.4,
         "temperature": 0.1,
         "absent_below": 0.06,
+        "distilled": False,
     }
 )
 # What a model's own settings may say; see `AlignConfig.resolved`. The last two are numbers, or map
 # the names of methods to them.
 BY_METHOD = ("threshold", "temperature")
 MODEL_SETTINGS = (
-    "gamma", "centred", "cross_weights", "collect_range", "absent_below", *BY_METHOD,
+    "gamma", "centred", "cross_weights", "collect_range", "absent_below", "distilled", *BY_METHOD,
 )  # fmt: skip
 MOST_STEPS = 1000  # timesteps: as many as networks are trained on
 CALIBRATIONS = ("none", "elbo", "evidence")
@@ -57,7 +58,8 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "elbo_weighting": WEIGHTINGS,
     "elbo_text": ("phrase", "name"),
     "evidence_form": ("cosine", "error"),
-    "leave_one_out": (True, False),
+    "leave_one_out": (True, False, None),
+    "distilled": (True, False, None),
     "absent": ("keep", "drop"),
     "edges": (*EDGES, None),
     "prompt_order": ("sorted", "given"),
@@ -132,8 +134,9 @@ class AlignConfig:
     evidence_blur: float = 2 / 32
     information_weight: float | None = None
     information_blur: float = 1 / 64
-    # "likelihood": the error under all classes but one, or, without these prompts, O itself.
-    leave_one_out: bool = True
+    # "likelihood": the error under all classes but one, or, without these prompts, O itself, as
+    # on distilled networks.
+    leave_one_out: bool | None = None
     omission_blur: float = 1.5 / 32
 
     # Collecting attention, Eq. 4.
@@ -169,6 +172,10 @@ class AlignConfig:
     outdone_below: float = 0.22
     doubt_below: float = -1.5
     absent: Literal["keep", "drop"] = "keep"
+
+    # Whether the network was distilled to answer as if guided, so that its raw losses mislead. None
+    # is what the model's files say.
+    distilled: bool | None = None
 
     # Fields that take another value on some family of models: {"sd3": {"gamma": 0.5}}.
     by_family: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
@@ -294,6 +301,13 @@ class AlignConfig:
         return self.calibrate != "none" or self.by_position
 
     @property
+    def reads_raw_losses(self) -> bool:
+        """Whether maps depend on errors whose size guidance changes, in a resolved config."""
+        likelihood = self.method == "likelihood" and bool(self.leave_one_out)
+        by_size = self.by_position and self.evidence_form == "error"
+        return self.calibrate == "elbo" or by_size or likelihood
+
+    @property
     def collect_count(self) -> int:
         """How many timesteps attention is collected at."""
         return len(self.collect_timesteps or ()) or self.collect_steps
@@ -326,6 +340,8 @@ class AlignConfig:
         collecting = (chosen.collect_strategy, chosen.collect_range, chosen.collect_timesteps)
         if collecting == (None, None, None):
             free["collect_range"] = known.get("collect_range")
+        if chosen.leave_one_out is None:
+            free["leave_one_out"] = not free.get("distilled", chosen.distilled)
         return dataclasses.replace(chosen, **free)
 
     def to_dict(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ OWN = {
     "threshold": {"elbo": 0.55, "attention": 0.35},
     "temperature": 0.2,
     "absent_below": 0.3,
+    "distilled": True,
 }
 
 
@@ -51,7 +52,7 @@ def test_settings_are_read(tmp_path):
         ('{"elbo_steps": 3}', "'elbo_steps'; allowed"),
         ('{"threshold": 1.5}', "threshold is 1.5; allowed: 0 to 1"),
         ('{"threshold": {"elbo": 0.4, "attention": -1}}', "threshold is -1; allowed: 0 to 1"),
-        ('{"temperature": {"dense": 0}}', "temperature is 0; allowed: above 0"),
+        ('{"temperature": {"dense": 0}}', "temperature is 0; allowed: a number above 0"),
         ('{"threshold": "high"}', "threshold is 'high'; allowed: a number"),
         ('{"collect_range": [0.5, 0.2]}', "collect_range is .*; allowed"),
         ('{"collect_range": 0.5}', ""),
@@ -82,7 +83,8 @@ def test_a_folders_settings_are_used(folder, sd1, photo):
         method="elbo", calibrate="elbo", gamma=0.6, centred=True,
         cross_weights={"mid-8-1": 1.0, "up-4-2": 0.5},
         collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55, temperature=0.2,
-        absent_below=0.3, information_weight=0.15, edges="none", **QUICK,
+        absent_below=0.3, information_weight=0.15, edges="none", distilled=True,
+        leave_one_out=False, **QUICK,
     )  # fmt: skip
     assert result.provenance["timesteps"]["collect"] == [350, 450]
     assert result.scores.min() == pytest.approx(0.6)
@@ -107,7 +109,7 @@ def test_a_call_decides_over_the_folder(folder, photo):
     given = pa.AlignConfig.uncalibrated(
         gamma=0.5, centred=False, cross_weights="uniform", threshold=0.1,
         collect_strategy="large", collect_steps=2, temperature=0.5, absent_below=0.1,
-        information_weight=0.2, edges="none",
+        information_weight=0.2, edges="none", leave_one_out=True, distilled=False,
     )  # fmt: skip
     result = aligner.align(photo, ["dog"], config=given)
     assert result.config == given

@@ -52,6 +52,13 @@ def test_neglected_entities_weigh_more(model):
     assert made.image == again.image
 
 
+def test_without_strength_nothing_is_changed(model):
+    """Also where the network is told its guidance, and takes none from outside."""
+    how = {"entities": ["red dog", "hot tree"], "steps": STEPS, "seed": 1, "guidance": 3.0}
+    plain = model.generate("a red dog and a hot tree", method="plain", **how)
+    assert model.generate("a red dog and a hot tree", strength=1.0, **how).image == plain.image
+
+
 @pytest.mark.parametrize("method", ["attend-excite", "syngen"])
 def test_what_a_family_lacks_is_said(model, method):
     with pytest.raises(ValueError, match=f"{method} reads a UNet's cross-attention"):

@@ -130,3 +130,20 @@ def doubts(
             "these verdicts have the bounds of the lab's small models; this one has none"
         )
     return warnings
+
+
+def distillation(config: AlignConfig, why: str, told: bool) -> list[str]:
+    """A warning where the network was distilled, or is told its guidance; config is resolved."""
+    if config.distilled:
+        form = (
+            "raw losses, which this reads, may rank wrong texts first: take method='dense'"
+            if config.reads_raw_losses
+            else "only directions of its estimates are compared, which guidance does not change"
+        )
+        return [f"the network is distilled ({why}) and answers as if guided; {form}"]
+    if told:
+        return [
+            "the network is told its guidance; evidence is measured at guidance 1, which is none "
+            "but is hardly what it was distilled for"
+        ]
+    return []

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pixalign.attention import Site
+from pixalign.backbones.distilled import signs_of_distillation
 from pixalign.backbones.latents import LatentCodec
 from pixalign.core.checks import check_finite
 from pixalign.core.values import NetworkCall, Size, TextCondition, TokenSpans
@@ -41,8 +42,10 @@ class Backbone(LatentCodec, ABC):
     half_dtype: ClassVar[torch.dtype] = torch.float16  # what the family is run in on a GPU
     guidance: ClassVar[float] = 7.5  # with which the family's pictures are usually made
 
-    def __init__(self, pipe: Any) -> None:
+    def __init__(self, pipe: Any, name: str = "") -> None:
+        """``name`` is what the pipeline was loaded by."""
         super().__init__(pipe)
+        self.name = name
         self.lock = threading.RLock()  # held while something is asked of the pipeline
         self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
@@ -91,6 +94,14 @@ class Backbone(LatentCodec, ABC):
         """The number type the network computes in."""
         dtype: torch.dtype = self.denoiser.dtype
         return dtype
+
+    @property
+    def distilled(self) -> str | None:
+        """What says that the network was distilled to answer as if guided, if anything does.
+
+        One that is told its guidance is not meant: it is told none where it is measured.
+        """
+        return next(signs_of_distillation(self.pipe, self.denoiser, self.name), None)
 
     def record(self) -> dict[str, str]:
         """What results say of the model."""

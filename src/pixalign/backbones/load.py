@@ -98,13 +98,14 @@ def load_backbone(
                 settings = {"dtype": dtypes, "use_safetensors": True, **settings}
                 pipe = diffusers.DiffusionPipeline.from_pretrained(model, **settings)
         check_whole(pipe)
-        pipe.vae.to(torch.float32)
+        if pipe.vae.dtype != torch.float32:  # diffusers has a warning for each call
+            pipe.vae.to(torch.float32)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         if out_of_memory(error):
             raise
         raise OSError(f"cannot load {os.fspath(model)!r}: {_first_line(error)}") from error
     pipe.set_progress_bar_config(disable=True)
-    backbone = family(pipe.to(place))
+    backbone = family(pipe.to(place), os.fspath(model))
     lay_out(backbone)
     return backbone
 

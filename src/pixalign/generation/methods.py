@@ -105,7 +105,7 @@ class Elbo(GenerationMethod):
             embeds = weighted(whole.embeds, self.blank, weights[rows.cpu()])
             heavy = self.sampler.output(index, z[rows], dataclasses.replace(whole, embeds=embeds))
             full = full.index_copy(0, rows, heavy)
-        return guided(full, empty, plan.settings.guidance)
+        return guided(full, empty, self.sampler.guidance)
 
     def weigh(self, errors: Tensor, picture: int, index: int) -> Tensor:
         """The weights [N] of a picture's entities at a step, from their differences [N]."""

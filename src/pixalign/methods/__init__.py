@@ -51,4 +51,5 @@ def resolve_config(
     for family in given.by_family:
         check_choice("a family in by_family", family, tuple(FAMILIES))
     configured = kind.configured(given, calibrate)
-    return configured.resolved(backbone.family, settings)
+    told = {"distilled": backbone.distilled is not None}
+    return configured.resolved(backbone.family, {**told, **settings})

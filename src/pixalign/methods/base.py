@@ -16,7 +16,7 @@ from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.request import EncodedImage, Request, encode_image
 from pixalign.alignment.result import Alignment, MethodOutput, conclude
 from pixalign.alignment.task import AlignmentTask
-from pixalign.alignment.trust import there
+from pixalign.alignment.trust import distillation, there
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.checks import check_choice, check_finite
@@ -239,9 +239,16 @@ class Method(ABC):
         for output in outputs:
             check_finite(output.cross, "attention maps", self.backbone.dtype)
         about = {"method": self.name, "supervised": self.supervised, **record}
-        notes = self.model.batch_size.notes[noted:]
+        notes = [*self.model.batch_size.notes[noted:], *self._distillation(tasks[0].config)]
         own = "absent_below" in self.model.settings
         return [conclude(task, made.get(i), notes, about, own) for i, task in enumerate(tasks)]
+
+    def _distillation(self, config: AlignConfig) -> list[str]:
+        """What a distilled network's evidence is worth, where there is any."""
+        if not config.measured:
+            return []
+        why = self.backbone.distilled or "the settings say so"
+        return distillation(config, why, self.backbone.tells_guidance)
 
     def _measured(self, tasks: Sequence[AlignmentTask]) -> Sequence[AlignmentTask]:
         """The tasks with the errors under those of their texts that lack them, and the scores."""
