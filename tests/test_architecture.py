@@ -14,7 +14,7 @@ LAYERS = {
     "values": ("core", "diffusion", "text", "pictures", "config"),
     "networks": ("attention", "backbones"),
     "method": ("alignment", "methods"),
-    "tasks": ("scenes", "generation", "editing", "labelling", "bench", "explorer"),
+    "tasks": ("serving", "scenes", "generation", "editing", "labelling", "bench", "explorer"),
     "shell": ("model", "cli", "__init__", "__main__"),
 }
 ORDER = [room for rooms in LAYERS.values() for room in rooms]
