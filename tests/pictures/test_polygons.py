@@ -45,20 +45,22 @@ def test_a_ring_for_each_part(mask):
     assert sum(map(signed_area, found.rings)) == region.sum() + found.hole_pixels
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_simpler_rings_fill_the_same(seed):
-    mask = smooth_mask(240, 320, sigma=5, seed=seed)
+@pytest.mark.parametrize("sigma", [3, 10, 25])
+def test_simpler_rings_fill_the_same(sigma):
+    mask = smooth_mask(360, 480, sigma=sigma)
     numbers, segments = find_segments(mask)
     points = corners = 0
-    for segment in segments:
-        region = numbers == segment.number
+    for segment in segments[:80]:
+        left, top, width, height = segment.box
+        region = numbers[top : top + height, left : left + width] == segment.number
         found = outlines(region)
-        target = ndimage.binary_fill_holes(region)
+        target = ndimage.binary_fill_holes(region, structure=np.ones((3, 3)))
         assert overlap(decoded(found.rings, region.shape), target) >= 0.98
         assert (target & ~region).sum() == found.hole_pixels
-        points += sum(map(len, found.rings))
-        corners += sum(map(len, outlines(region, simple=False).rings))
-    assert points < 0.6 * corners
+        if segment.area > 5000:
+            points += sum(map(len, found.rings))
+            corners += sum(map(len, outlines(region, simple=False).rings))
+    assert points <= corners / 3
 
 
 def test_by_hand():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ring = NDArray[np.float64]  # [points, 2], x and y; pixel (0, 0) covers 0 to 1
-_TOLERANCES = (1.0, 0.5)  # in pixels, tried in this order; else the ring stays exact
+_TOLERANCES = (1.0, 0.75, 0.5)  # in pixels, tried in this order; else the ring stays exact
 _SAME = 0.99  # the intersection over union that a simpler ring must keep
-_SMALL = 100  # pixels; in smaller rings it matters how a reader fills pixels that a side halves
+_ROUNDING = (-0.2, 0.2)  # pixels by which readers may move a ring when they fill it
+_SMALL = 100  # pixels; a smaller ring stays exact
 
 
 class Outlines(NamedTuple):
@@ -25,7 +27,8 @@ def outlines(region: NDArray[np.bool_], *, simple: bool = True) -> Outlines:
     """The outer rings of a region [H, W], one for each part that is connected over sides.
 
     A ring fills its holes. ``simple`` leaves points out as long as they are within a pixel of the
-    ring and the filled area stays the same to one per cent; small rings stay exact.
+    ring and the filled area stays the same to one per cent, however a reader rounds; small rings
+    stay exact.
     """
     outer: list[Ring] = []
     holes, hole_pixels = 0, 0
@@ -99,13 +102,24 @@ def simplified(ring: Ring) -> Ring:
     corner = np.floor(ring.min(0)).astype(int)
     width, height = (np.ceil(ring.max(0)).astype(int) - corner).tolist()
     exact = filled(ring - corner, height, width)
-    for tolerance in _TOLERANCES:
-        simpler = _thinned(ring, tolerance)
-        if len(simpler) >= 3:
-            again = filled(simpler - corner, height, width)
-            if (exact & again).sum() >= _SAME * (exact | again).sum():
+    starts = (ring, _middles(ring))  # along a slope, middles stand on the line, corners beside it
+    for tolerance, start in product(_TOLERANCES, starts):
+        simpler = _thinned(start, tolerance)
+        if 3 <= len(simpler) < len(ring):
+            again = [filled(simpler - corner + shift, height, width) for shift in _ROUNDING]
+            if all((exact & one).sum() >= _SAME * (exact | one).sum() for one in again):
                 return simpler
     return ring
+
+
+def _middles(ring: Ring) -> Ring:
+    """The middles of the sides of pixels that an exact ring follows."""
+    step = np.roll(ring, -1, axis=0) - ring
+    length = np.abs(step).sum(1).astype(int)
+    side = np.repeat(np.arange(len(ring)), length)
+    place = np.arange(len(side)) - np.repeat(length.cumsum() - length, length)
+    middles: Ring = ring[side] + np.sign(step)[side] * (place + 0.5)[:, None]
+    return middles
 
 
 def _thinned(ring: Ring, tolerance: float) -> Ring:
