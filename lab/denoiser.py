@@ -17,12 +17,13 @@ from torch.nn import functional
 from lab.attention import GateScenes, format_gates, measure_gates
 from lab.data import Bank, kept_bank
 from lab.evaluate import draw_samples, write_grid
-from lab.families import DENOISER, Family, restore
+from lab.families import DENOISER, FAMILIES, Family, restore
 from lab.loop import Stage, compiled
 from lab.networks import load_pipeline, load_vae, parameter_count, save_pipeline
 from lab.recipe import Recipe
 from lab.vocabulary import CaptionEncoder, build_tokenizer
 from pixalign.backbones.load import wrap
+from pixalign.backbones.locations import located
 from pixalign.core.checks import check_choice
 from pixalign.core.values import TextCondition
 from pixalign.diffusion.objectives import OBJECTIVES
@@ -65,7 +66,8 @@ class DenoiserStage(Stage):
         steps = self.backbone.schedule.at_positions(torch.arange(_TIMES) / _TIMES)
         self.steps = Steps(*(values.float().to(device) for values in vars(steps).values()))
         self.target = OBJECTIVES[self.backbone.objective].target
-        self.teacher: Any = None  # of a network that learns to answer with guidance
+        self.unguided: Any = None  # what a network that learns to answer with guidance began as
+        self.teacher = _Teacher(recipe["teacher"], device) if recipe["teacher"] else None
         self.gate_scenes = GateScenes.draw(
             self.backbone, size=recipe["size"], device=device, **recipe["gates"]
         )
@@ -98,9 +100,12 @@ class DenoiserStage(Stage):
         text = self.family.encode(self.parts, ids)
         noised = steps.noised(latents, noise)
         output = self.backbone.forward(self.network, noised, steps.time, text)
-        target = self.target(latents, noise, steps)
         if self.recipe["guided"]:
             target = self._guided(noised, steps, text)
+        elif self.teacher:
+            target = self.teacher.answer(noised, steps, ids)
+        else:
+            target = self.target(latents, noise, steps)
         return {"loss": functional.mse_loss(output.float(), target)}
 
     @torch.no_grad()
@@ -109,11 +114,11 @@ class DenoiserStage(Stage):
 
         It leads away from the empty text, so under that its answer is its own.
         """
-        if self.teacher is None:
-            self.teacher = copy.deepcopy(self.parts[DENOISER]).eval().requires_grad_(False)
+        if self.unguided is None:
+            self.unguided = copy.deepcopy(self.parts[DENOISER]).eval().requires_grad_(False)
         nothing = self.family.encode(self.parts, self.encoder([""]).to(self.device))
         away, towards = (
-            self.backbone.forward(self.teacher, noised, steps.time, shown).float()
+            self.backbone.forward(self.unguided, noised, steps.time, shown).float()
             for shown in (nothing.repeated(len(noised)), text)
         )
         return guided(towards, away, self.recipe["guided"])
@@ -170,6 +175,25 @@ class DenoiserStage(Stage):
         pipe = self._pipeline(model)
         self._sheet(pipe, out / "samples.png")
         save_pipeline(pipe, out / "pipeline")
+
+
+class _Teacher:
+    """Another of the lab's models, whose answers a network learns: they have no noise."""
+
+    def __init__(self, model: str, device: str) -> None:
+        self.backbone = wrap(load_pipeline(Path(located(model)), device))
+        self.family = FAMILIES[self.backbone.family]
+        pipe = self.backbone.pipe
+        texts = {name: getattr(pipe, name, None) for name in ("text_encoder", "text_encoder_2")}
+        parts = {name: part for name, part in texts.items() if part is not None}
+        self.parts = nn.ModuleDict({**parts, DENOISER: self.backbone.denoiser})
+        self.parts.eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def answer(self, noised: Tensor, steps: Steps, ids: Tensor) -> Tensor:
+        """Its estimate for noised latents [B, C, h, w] under captions of ids [B, L]."""
+        text = self.family.encode(self.parts, ids)
+        return self.backbone.forward(self.parts[DENOISER], noised, steps.time, text).float()
 
 
 def _shapes(network: nn.Module) -> dict[str, torch.Size]:

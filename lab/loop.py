@@ -177,7 +177,7 @@ class Loop:
             group["lr"] = rate
         self.generator.manual_seed(self.recipe["seed"] * 1_000_003 + self.step)
         kind = torch.device(self.device).type
-        with torch.autocast(kind, torch.bfloat16, enabled=self.cuda):
+        with torch.autocast(kind, torch.bfloat16, enabled=self.cuda or self.recipe["bfloat16"]):
             losses = self.stage.losses(self.step, self.generator)
         self.optimizer.zero_grad(set_to_none=True)
         losses["loss"].backward()  # type: ignore[no-untyped-call]

@@ -22,6 +22,7 @@ COMMON: Recipe = {
     "decay": "cosine",  # over the steps; "time": over the minutes; "constant"
     "final_lr": 0.02,  # where the decay ends, as a part of lr
     "compile": True,  # on CUDA
+    "bfloat16": False,  # products in bfloat16 on a CPU too; on CUDA they always are
     "compile_mode": "default",
     "log_every": 100,
     "evaluate_every": 1000,
@@ -80,6 +81,7 @@ DEFAULTS: dict[str, Recipe] = {
         "towers": {"widths": (96, 64), "heads": 4},  # the two text encoders of sdxl and sd3
         "transformer": {"layers": 5, "heads": 4, "head_width": 32, "patch": 2},  # of sd3
         "streams": {"double": 2, "single": 5, "heads": 4, "head_width": 32},  # of flux
+        "teacher": "",  # a model of the lab whose answers take the place of the noise, or none
         "guided": 0.0,  # above 0: learn what the network that it begins from says with guidance
         "gates": {"scenes": 128, "single": 64},
         "sheet_every": 5000,

@@ -17,6 +17,7 @@ from pixalign.core.progress import Progress
 from pixalign.core.values import NetworkCall
 from pixalign.diffusion.schedule import FlowSchedule
 from pixalign.diffusion.timesteps import positions
+from pixalign.model import load
 
 
 class ConfiguredModel(pa.Model):
@@ -37,7 +38,7 @@ class ConfiguredModel(pa.Model):
 
 def model_of(model=None, config=None, settings=None, **options):
     """What `pa.load` gives, with a config, and with settings in the place of the model's own."""
-    made = pa.load(model, **options)
+    made = load(model, **options)
     made.__class__ = ConfiguredModel
     made.config = config
     if settings is not None:

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm
 from transformers import CLIPTextModel, T5Config, T5EncoderModel
 
 from lab.families.base import DENOISER, Family, Parts, load_whole
-from lab.families.towers import WORDS, named_tensor
-from lab.networks import text_config
+from lab.families.towers import WORDS, named_tensor, normalised_words
+from lab.networks import load_pipeline, text_config
 from lab.recipe import Recipe
+from pixalign.backbones.locations import EMBEDDED
 from pixalign.core.values import TextCondition
 
 _GATES = ("norm1.linear", "norm1_context.linear", "norm.linear", "norm_out.linear")
@@ -72,15 +72,73 @@ class Flux(Family):
 
     @torch.no_grad()
     def inherit(self, parts: Parts, donor: Any) -> None:
-        """The words, as the donor's encoder without layers normalises them, and that encoder."""
-        load_whole(parts["text_encoder"], donor.text_encoder, "text_encoder")
-        words, weight, bias = (
-            named_tensor(donor.text_encoder, name)
-            for name in (WORDS, "final_layer_norm.weight", "final_layer_norm.bias")
-        )
-        small = donor.text_encoder.config.layer_norm_eps
-        spread = layer_norm(words, words.shape[1:], weight, bias, small)
-        named_tensor(parts["text_encoder_2"], "shared.weight").copy_(spread)
+        """Words of a donor: of sd1's encoder as it normalises them, or of sd3's towers, and with
+        those sd3's streams. CLIP is sd1's in any case."""
+        words, scale = named_tensor(parts["text_encoder_2"], "shared.weight"), 1.0
+        clip = donor.text_encoder
+        if hasattr(donor, "transformer"):
+            clip = load_pipeline(EMBEDDED, words.device.type).text_encoder
+            towers = (donor.text_encoder, donor.text_encoder_2)
+            given = torch.cat([named_tensor(tower, WORDS) for tower in towers], dim=1)
+            scale = float(given.square().mean(1).sqrt().mean())
+            _inherit_streams(parts[DENOISER], donor.transformer)
+        else:
+            given = normalised_words(clip)
+        words.copy_(given)
+        named_tensor(parts["text_encoder_2"], "final_layer_norm.weight").fill_(scale)
+        load_whole(parts["text_encoder"], clip, "text_encoder")
+
+
+def _inherit_streams(transformer: Any, donor: Any) -> None:
+    """sd3's middle blocks become double streams, its last one's image stream the single ones.
+
+    A single stream computes at once what a block does in two steps, so that begins near the donor,
+    not as it. Places, which sd3 adds to the patches, are left for rotations to learn.
+    """
+    given = donor.state_dict()
+    double, single = transformer.config.num_layers, transformer.config.num_single_layers
+    last = donor.config.num_layers - 1
+    if double > last:
+        raise ValueError(f"{double} double streams are more than the donor's {last} whole blocks")
+    taken = {
+        name.replace(f"blocks.{last - double + i}.", f"blocks.{i}."): tensor
+        for i in range(double)
+        for name, tensor in given.items()
+        if f"blocks.{last - double + i}." in name
+    }
+    taken |= {name: x for name, x in given.items() if "blocks." not in name}
+    taken["x_embedder.weight"] = given["pos_embed.proj.weight"].flatten(1)
+    taken["x_embedder.bias"] = given["pos_embed.proj.bias"]
+    for end in (
+        "weight",
+        "bias",
+    ):  # of a patch sd3 writes (row, column, channel), FLUX the channel first
+        patch = given[f"proj_out.{end}"].unflatten(0, (2, 2, -1))
+        taken[f"proj_out.{end}"] = patch.movedim(2, 0).flatten(0, 2)
+    end_block = {
+        n.split(f"blocks.{last}.")[1]: x for n, x in given.items() if f"blocks.{last}." in n
+    }
+    for index in range(single):
+        taken |= {
+            f"single_transformer_blocks.{index}.{name}": x
+            for name, x in _as_single(end_block, single).items()
+        }
+    own = transformer.state_dict()
+    fitting = {k: x.to(own[k]) for k, x in taken.items() if k in own and own[k].shape == x.shape}
+    transformer.load_state_dict(fitting, strict=False)
+
+
+def _as_single(block: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """The image stream of sd3's block as one of ``count`` single streams that share its work."""
+    single = {name: x for name, x in block.items() if name.startswith(("attn.to_", "attn.norm_"))}
+    for end in ("weight", "bias"):
+        shift, scale, gate = block[f"norm1.linear.{end}"].chunk(6)[:3]
+        single[f"norm.linear.{end}"] = torch.cat([shift, scale, gate / count])
+        single[f"proj_mlp.{end}"] = block[f"ff.net.0.proj.{end}"]
+    outputs = [block["attn.to_out.0.weight"], block["ff.net.2.weight"]]
+    single["proj_out.weight"] = torch.cat(outputs, dim=1)
+    single["proj_out.bias"] = block["attn.to_out.0.bias"] + block["ff.net.2.bias"]
+    return single
 
 
 def _close_gates(transformer: Any) -> None:

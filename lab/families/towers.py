@@ -46,11 +46,10 @@ def inherit_words(parts: Parts, donor: Any) -> None:
     words are normalised here, and places brought to the same measure.
     """
     words, places = named_tensor(donor, WORDS), named_tensor(donor, PLACES)
-    gain, shift = (named_tensor(donor, f"final_layer_norm.{name}") for name in ("weight", "bias"))
-    small = donor.config.layer_norm_eps
-    spread = (words.var(1, unbiased=False) + small).sqrt().mean()
+    gain = named_tensor(donor, "final_layer_norm.weight")
+    spread = (words.var(1, unbiased=False) + donor.config.layer_norm_eps).sqrt().mean()
     found = {
-        WORDS: layer_norm(words, words.shape[1:], gain, shift, small),
+        WORDS: normalised_words(donor),
         PLACES: (places - places.mean(1, keepdim=True)) / spread * gain,
     }
     towers: list[Any] = [parts[name] for name in NAMES]
@@ -65,6 +64,15 @@ def inherit_words(parts: Parts, donor: Any) -> None:
                 raise ValueError(f"the donor knows {len(values)} of them, not {len(tensor)}: {end}")
             tensor.copy_(values[:, begin : begin + tensor.shape[1]])
         begin += tensor.shape[1]
+
+
+def normalised_words(encoder: Any) -> Tensor:
+    """Each word [V, D] as an encoder without layers normalises it."""
+    weight, bias = (
+        named_tensor(encoder, f"final_layer_norm.{name}") for name in ("weight", "bias")
+    )
+    words = named_tensor(encoder, WORDS)
+    return layer_norm(words, words.shape[1:], weight, bias, encoder.config.layer_norm_eps)
 
 
 def named_tensor(encoder: Any, end: str) -> Tensor:

@@ -80,9 +80,11 @@ def test_rows_change_only_what_the_table_is_about(name):
     preset = "default" if name == "toy" or name in TWINS else "official"
     start = AlignConfig.preset(preset, method="elbo", calibrate="elbo").to_dict()
     for row in load_spec(name).rows:
-        changed = {key for key, value in row.config.to_dict().items() if value != start[key]}
-        other = {"threshold"} if name in TWINS and not METHODS[row.method].separable else set()
-        assert changed <= CHANGES[name.removeprefix("lab-")] | other, row.name
+        changed = {k: v for k, v in row.config.to_dict().items() if v != start[k]}
+        method = METHODS[row.method]
+        other = {"threshold"} if name in TWINS and not method.separable else set()
+        other |= {key for key, value in method.defaults.items() if changed.get(key) == value}
+        assert set(changed) <= CHANGES[name.removeprefix("lab-")] | other, row.name
 
 
 def test_rows_do_what_their_names_say():

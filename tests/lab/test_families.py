@@ -128,6 +128,63 @@ def test_towers_begin_with_the_words_of_sd1(finished, stage_of):
     torch.testing.assert_close(found, donor(ids)[0], atol=1e-5, rtol=1e-4)
 
 
+@pytest.fixture(scope="module")
+def flux_from_sd3(finished):
+    """(flux as it begins from lab:sd3, lab:sd3's pipeline)."""
+    streams = {"double": 3, "single": 2, "heads": 4, "head_width": 32}
+    changes = {"streams": streams, "text": {"hidden": 160}}
+    recipe = complete("denoiser", FAMILIES["flux"].recipe, RECIPES["denoiser"], changes)
+    stage = DenoiserStage(recipe, "cpu", FAMILIES["flux"], finished("vae"))
+    stage.adopt(stage.parts, lab_folder("lab:sd3"))
+    return stage, load_pipeline(lab_folder("lab:sd3"), "cpu")
+
+
+@torch.no_grad()
+def test_flux_begins_with_the_streams_of_sd3(flux_from_sd3):
+    """Patches are read and written alike, and without rotations double streams are sd3's blocks."""
+    stage, donor = flux_from_sd3
+    own, given = stage.parts[DENOISER], donor.transformer
+    z, time = torch.randn(2, 4, 16, 16), torch.randn(2, 128)
+    image = own.x_embedder(stage.backbone.pack(z))
+    torch.testing.assert_close(image, given.pos_embed.proj(z).flatten(2).mT)
+    text = torch.randn(2, 5, 128)
+    for mine, theirs in zip(own.transformer_blocks, given.transformer_blocks[1:4], strict=True):
+        found, expected = (block(image, text, time) for block in (mine, theirs))
+        torch.testing.assert_close(found, expected)
+    written = stage.backbone.unpack(own.proj_out(image), (16, 16))
+    patches = given.proj_out(image).view(2, 8, 8, 2, 2, 4)  # rows, columns, within, channels
+    torch.testing.assert_close(written, patches.permute(0, 5, 1, 3, 2, 4).reshape(2, 4, 16, 16))
+
+
+@torch.no_grad()
+def test_flux_begins_with_the_words_of_sd3(flux_from_sd3):
+    stage, donor = flux_from_sd3
+    ids = CaptionEncoder(stage.tokenizer)(CAPTIONS)
+    found = FAMILIES["flux"].encode(stage.parts, ids)
+    towers = (donor.text_encoder, donor.text_encoder_2)
+    words = torch.cat([tower.get_input_embeddings().weight for tower in towers], dim=-1)
+    assert torch.cosine_similarity(found.embeds, words[ids], dim=-1).min() > 0.9999
+    lengths = found.embeds.square().mean(-1).sqrt()  # T5 gives all words the same
+    expected = words.square().mean(-1).sqrt().mean()
+    torch.testing.assert_close(lengths, expected.expand_as(lengths), atol=1e-3, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_a_network_learns_another_ones_answers(finished, stage_of):
+    stage = stage_of("flux", teacher=str(finished("sd3") / "pipeline"))
+    teacher = pa.load(finished("sd3") / "pipeline", device="cpu").backbone
+    z, steps = torch.randn(3, 4, 16, 16), stage.steps[torch.tensor([100, 500, 900])]
+    found = stage.teacher.answer(z, steps, CaptionEncoder(stage.tokenizer)(CAPTIONS))
+    expected = teacher.forward(teacher.denoiser, z, steps.time, teacher.encode_text(CAPTIONS))
+    torch.testing.assert_close(found, expected)
+    draws = [torch.Generator().manual_seed(1) for _ in range(2)]
+    stage.teacher.answer = lambda noised, *_: torch.zeros_like(noised)
+    output = stage.losses(0, draws[0])["loss"]  # of an output that is zero at first
+    assert output == pytest.approx(0, abs=1e-6)
+    stage.teacher = None
+    assert stage.losses(0, draws[1])["loss"] > 0.1
+
+
 def test_matching_tensors_are_copied():
     first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     other = torch.nn.Sequential(torch.nn.Linear(3, 2))
@@ -221,7 +278,7 @@ def test_a_network_learns_to_answer_with_guidance(stage_of, finished):
     torch.testing.assert_close(found, away + 3.5 * (towards - away), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(found[1], away[1])  # under the empty text nothing is added
     with torch.no_grad():
-        teacher.conv_out.bias.add_(1)  # the network learns, its teacher does not
+        teacher.conv_out.bias.add_(1)  # the network learns, what it began as does not
     torch.testing.assert_close(stage._guided(z, steps, text), found)
 
 

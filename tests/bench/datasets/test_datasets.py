@@ -167,7 +167,7 @@ def test_damaged_files_are_named(tmp_path):
     path.write_bytes(path.read_bytes()[:60])
     unreadable(dataset, r"mask '.*2007_000033.png' is damaged or no image")
     dataset.images["2007_000042"].write_text("no picture")
-    with pytest.raises(ValueError, match=r"2007_000042.jpg' is not an image"):
+    with pytest.raises(ValueError, match=r"2007_000042.jpg' is no image of a known format"):
         dataset[0]
     with pytest.raises(ValueError, match="is damaged or no image") as error:
         check(dataset)
