@@ -164,7 +164,12 @@ def fingerprint(module):
 def assert_same(before, after):
     assert before[1:] == after[1:]
     assert before[0].keys() == after[0].keys()
-    assert all(torch.equal(before[0][name], after[0][name]) for name in before[0])
+    for name, weight in before[0].items():  # what is offloaded has no values between passes
+        assert weight.is_meta == after[0][name].is_meta
+        pair = (weight, after[0][name])
+        if type(weight).__module__.startswith("torchao"):  # which does not compare its tensors
+            pair = tuple(each.dequantize() for each in pair)
+        assert weight.is_meta or torch.equal(*pair)
 
 
 def everything(pipe):

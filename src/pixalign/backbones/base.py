@@ -149,7 +149,8 @@ class Backbone(LatentCodec, ABC):
             raise ValueError(
                 "a ControlNet steers this pipeline; align its base model, loaded without one"
             )
-        if self.denoiser.config.get("encoder_hid_dim_type") not in (None, "text_proj"):
+        # diffusers keeps what an adapter says beside the configuration's entries.
+        if getattr(self.denoiser.config, "encoder_hid_dim_type", None) not in (None, "text_proj"):
             raise ValueError(
                 "an image prompt adapter is loaded; call pipe.unload_ip_adapter() before aligning"
             )

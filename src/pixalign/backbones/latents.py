@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from pixalign.core.checks import check_finite
 
+_PIECEWISE = re.compile("use_(tiling|slicing)|tile_")  # what a VAE calls such settings
 _DECODED = 2**20  # pixels of the pictures that are decoded together: four of 512 x 512
 
 
@@ -92,4 +94,6 @@ class LatentCodec:
             kept = {name: weights[name].to(device, torch.float32) for name in copy.state_dict()}
             copy.load_state_dict(kept, assign=True)
             self._vae = copy.eval()
+        # As the pipeline's own does now, it works in tiles and slices or not.
+        vars(self._vae).update({k: v for k, v in vars(vae).items() if _PIECEWISE.match(k)})
         return self._vae
