@@ -173,7 +173,7 @@ class Model:
             config = dataclasses.replace(config or AlignConfig(), absent=cast(Any, absent))
         with self.backbone.lock:
             self.backbone.check_alignable()
-            return kind(self, **(options or {})).align(
+            return kind.with_options(self, options or {}).align(
                 image,
                 classes,
                 caption=caption,

@@ -266,3 +266,31 @@ def test_other_methods(shell, picture, sd1_folder):
     assert min(scores["daam", "--calibrate", "elbo"]) < 1
     shares = [[row["pixel_share"] for row in one["classes"]] for one in records.values()]
     assert len({tuple(each) for each in shares}) > 1
+
+
+def test_options_of_a_method(shell, picture, sd1_folder):
+    def record(threshold):
+        option = ("--method", "diffseg", "--option", f"threshold={threshold}")
+        return answer(shell, *segment(picture, sd1_folder, *option))
+
+    apart, together = record("1e-9"), record(1e9)
+    assert together["layers"]["segments"] == 1 < apart["layers"]["segments"]
+    assert "--option threshold=0.2" in together["warnings"][0]
+    assert not apart["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "message"),
+    [
+        ("diffseg", "threshold", "allowed: NAME=VALUE"),
+        ("diffseg", "treshold=1", "allowed: 'timesteps', 'anchors', 'threshold', 'iterations'"),
+        ("diffseg", "threshold=low", "options of diffseg are {'threshold': 'low'}"),
+        ("elbo", "threshold=1", "elbo takes no options"),
+    ],
+)
+def test_options_that_are_refused(shell, picture, sd1_folder, method, option, message):
+    more = ("--method", method, "--option", option)
+    code, _, err = shell(*segment(picture, sd1_folder, *more))
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1

@@ -391,10 +391,15 @@ def test_what_is_not_supported_says_so(models):
         ({"steps": 0}, "steps is 0"),
         ({"entities": ["red car", "tree"]}, "'tree' does not occur"),
         ({"weights": {"tree": 2}}, "'tree' is not in the prompt"),
+        ({"guidance": float("inf")}, "guidance is inf; allowed: a finite number"),
+        ({"seed": -1}, "seed is -1; allowed: a whole number"),
         ({"weights": [None, None]}, "weights has 2 items for 1 edits"),
     ):
         with pytest.raises(ValueError, match=match):
             edit(None, SOURCE, TARGET, **{"steps": 1, "size": (32, 32)} | wrong)
+    for texts in ((SOURCE, f"{TARGET}, {'a tree, ' * 40}"), (f"{SOURCE} {'of tin ' * 50}", TARGET)):
+        with pytest.raises(ValueError, match="of which the model reads 77; shorten it"):
+            edit(None, *texts, steps=1, size=(32, 32))
     with pytest.raises(ValueError, match="target has 3 items for 2 edits"):
         edit(None, [SOURCE] * 2, [TARGET] * 3)
     with pytest.raises(FileNotFoundError):

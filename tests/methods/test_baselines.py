@@ -1,10 +1,4 @@
-"""The baselines against slow re-implementations, same noise; and the traps these fell into.
-
-The package `daam` 0.2.0 imports next to this stack (its old pins of diffusers and transformers
-ignored) and was compared once: its traced word maps of "dog" and "zebra" on the tiny SD1, 20 steps
-with an unconditional half before the conditional one, differ from ours by 5e-7 of 1.5 at most. The
-package index has no `ovam` ("No matching distribution found for ovam").
-"""
+"""The baselines against slow re-implementations, same noise; and the traps these fell into."""
 
 from functools import cache
 

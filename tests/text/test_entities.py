@@ -102,6 +102,16 @@ def test_non_entities():
     assert texts(entities_of("two Dogs and a cat", ignored=frozenset({"dog"}))) == ["cat"]
 
 
+def test_the_releases_rule_keeps_articles():
+    prompt = "a red car and the two dogs"
+    assert [entity.text for entity in entities_of(prompt, determiners=True)] == [
+        "a red car",
+        "the two dogs",
+    ]
+    ours = [entity.text for entity in entities_of(prompt)]
+    assert ours == ["red car", "two dogs"]
+
+
 def test_own_list_spares_things_that_the_sets_draw():
     things = {name.split()[-1] for name in class_names()} | set(ANIMALS) | set(OBJECTS)
     assert not things & NON_ENTITIES

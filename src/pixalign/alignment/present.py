@@ -12,6 +12,7 @@ from pixalign.alignment.plan import plan_prompts, plan_timesteps
 from pixalign.alignment.request import encode_image
 from pixalign.alignment.trust import presence, standing, there
 from pixalign.config import AlignConfig
+from pixalign.core.checks import check_seed
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Evidence
@@ -45,6 +46,7 @@ def rank_present(
     backbone = model.backbone
     phrases = as_phrases(classes)
     encoded = encode_image(backbone, image, config.resize)
+    check_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     _, noised = plan_timesteps(backbone.schedule, encoded.latents, config, generator)
     assert noised is not None, "the config must measure"

@@ -14,11 +14,11 @@ from torch import Tensor
 from pixalign.attention import Site
 from pixalign.backbones.distilled import signs_of_distillation
 from pixalign.backbones.latents import LatentCodec
-from pixalign.core.checks import check_finite
+from pixalign.core.checks import brief, check_finite
 from pixalign.core.values import NetworkCall, Size, TextCondition, TokenSpans
 from pixalign.diffusion.objectives import OBJECTIVES
 from pixalign.diffusion.schedule import SamplingPath, Schedule, Steps
-from pixalign.text.prompts import Prompt, Span
+from pixalign.text.prompts import Prompt, Span, check_prompt
 from pixalign.text.streams import TextStream
 
 _TEXT_BATCH = 32  # prompts that go through the text encoders together
@@ -204,6 +204,17 @@ class Backbone(LatentCodec, ABC):
     def fits(self, text: str) -> bool:
         """Whether every text encoder reads the whole text."""
         return all(len(s.offsets(text)) <= s.limit for s in self.streams if s.loaded)
+
+    def check_prompt(self, prompt: str) -> None:
+        """Refuse a prompt that is empty, or that no text encoder reads to its end."""
+        check_prompt(prompt)
+        read = [(len(s.offsets(prompt)), s.limit) for s in self.streams if s.loaded]
+        if read and all(length > limit for length, limit in read):
+            length, limit = max(read, key=lambda pair: pair[1])
+            raise ValueError(
+                f"prompt {brief(prompt)} has {length} tokens, of which the model reads "
+                f"{limit}; shorten it"
+            )
 
     def token_spans(self, prompt: Prompt, length: int, kinds: str = "all") -> TokenSpans:
         """The text columns of each class of a prompt, out of ``length``.

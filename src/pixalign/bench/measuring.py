@@ -130,7 +130,9 @@ class Bench:
     """
 
     def __init__(self, rows: Sequence[SpecRow], model: AlignmentModel) -> None:
-        self.methods = {row.name: METHODS[row.method](model, **row.options) for row in rows}
+        self.methods = {
+            row.name: METHODS[row.method].with_options(model, row.options) for row in rows
+        }
         self.model, self.backbone = model, model.backbone
         self.rows = [Measurement.of(row, model) for row in rows]
         self.clock = Clock(model.backbone.device)

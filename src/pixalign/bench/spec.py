@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,9 +126,7 @@ class SpecRow(BaseModel, frozen=True):
         for key in self.changes:
             check_choice(f"a field in set of {what}", key, fields)
         calibrate, separable = self.config.calibrate, METHODS[self.method].separable
-        _, *known = inspect.signature(METHODS[self.method]).parameters
-        for key in self.options:
-            check_choice(f"an option of {what}", key, known)
+        METHODS[self.method].check_options(self.options, what)
         for key, by in {"scores": "elbo", "exponents": "elbo", "evidence": "evidence"}.items():
             if key in self.model_fields_set and calibrate != by:
                 value = getattr(self, key)

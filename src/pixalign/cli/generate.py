@@ -9,7 +9,10 @@ import typer
 
 from pixalign.cli import common
 from pixalign.cli.common import one_of, option
+from pixalign.core.checks import check_seed
 from pixalign.generation import GENERATION_METHODS, entities_in, read_non_entities
+from pixalign.generation.plan import GenerationSettings
+from pixalign.text.prompts import check_prompt
 
 
 def generate(
@@ -36,6 +39,9 @@ def generate(
     size: Annotated[
         tuple[int, int] | None, option("Height and width.", show_default="native")
     ] = None,
+    released: Annotated[
+        bool, option("Do as the authors' code where it differs from the paper.", "--released")
+    ] = False,
     compare: Annotated[
         bool, option("Also draw plainly from the same noise: compare.png.", "--compare")
     ] = False,
@@ -55,16 +61,20 @@ def generate(
     from pixalign.pictures.saving import write_png
 
     # Whatever is wrong is said before a model is loaded.
+    check_prompt(prompt)
     check_folder(out)
     if plot:
         check_plots()
+    check_seed(seed + count)
+    GenerationSettings(steps, 1.0 if guidance is None else guidance, strength, active)
     options: dict[str, Any] = {"seed": seed, "count": count, "steps": steps, "size": size}
     options |= {"guidance": guidance, "strength": strength, "active": active}
+    options["released"] = released
     named: dict[str, Any] = {"entities": entity or None}
     if non_entities is not None:
         named["ignored"] = read_non_entities(non_entities)
     if GENERATION_METHODS[method].needs:
-        entities_in([prompt], **named)
+        entities_in([prompt], **named, determiners=released)
     loaded = common.load_model(model, device, dtype, batch_size)
     with common.said_plainly():
         made = loaded.generate([prompt], method=method, **named, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -53,6 +54,9 @@ def segment(
     absent: Annotated[
         Literal["keep", "drop"], option("Whether classes that are likely not there keep a map.")
     ] = "keep",
+    option_: Annotated[
+        list[str] | None, option("NAME=VALUE of the method's own; repeatable.", "--option")
+    ] = None,
     gamma: common.Strength = None,
     threshold: Annotated[float | None, option("Heatmaps below it are background, 0 to 1.")] = None,
     seed: common.Seed = 0,
@@ -67,7 +71,10 @@ def segment(
     chosen = {"resize": resize, "gamma": gamma, "threshold": threshold, "absent": absent}
     overrides = {name: value for name, value in chosen.items() if value is not None}
     config = AlignConfig.preset(preset, **overrides)
-    config = method_of(config, method).configured(config, calibrate)
+    kind = method_of(config, method)
+    config = kind.configured(config, calibrate)
+    options = _options(option_ or [])
+    kind.check_options(options)
     images, texts = _pictures_and_classes(items)
     phrases = common.classes_of(texts)
     if caption is not None:
@@ -78,9 +85,10 @@ def segment(
     for folder in folders.values():
         check_folder(folder)
     loaded = common.load_model(model, device, dtype, batch_size, memory)
+    asked = {"config": config, "caption": caption, "seed": seed, "options": options}
     records = []
     for index, image in enumerate(images):
-        result = loaded.align(image, phrases, config=config, caption=caption, seed=seed)
+        result = loaded.align(image, phrases, **asked)
         records.append(result.to_dict())
         if index in folders:
             result.save(folders[index])
@@ -91,6 +99,20 @@ def segment(
             print(f"written to {readable(folders[index])}")
     if json_:
         common.print_json(records if len(images) > 1 else records[0])
+
+
+def _options(texts: list[str]) -> dict[str, Any]:
+    """{name: value} of "name=value", a value being JSON, or else a text."""
+    options = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not (name and separator):
+            raise ValueError(f"option is {text!r}; allowed: NAME=VALUE, such as threshold=0.2")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
 
 
 def _pictures_and_classes(items: list[str]) -> tuple[list[str], list[str]]:

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from pixalign.core.batching import BatchSize
-from pixalign.core.checks import check_finite
+from pixalign.core.checks import check_finite, check_seed
 from pixalign.core.progress import Progress
 from pixalign.core.values import Size, TextCondition
 from pixalign.diffusion.schedule import SamplingPath
@@ -112,6 +112,8 @@ def guided(conditional: Tensor, unconditional: Tensor, guidance: float) -> Tenso
 
 def initial_noise(network: Any, seeds: Sequence[int], size: Size) -> Tensor:
     """float32 [B, C, h, w] for pictures of (height, width); each depends on its seed alone."""
+    for seed in seeds:
+        check_seed(seed)
     shape = network.latent_shape(size)
     drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     return torch.stack(drawn).to(network.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pixalign.alignment.result import Alignment
 from pixalign.backbones import Backbone
-from pixalign.core.checks import check_choice
+from pixalign.core.checks import check_choice, check_number
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Phrase, Size
@@ -93,6 +93,7 @@ class EditSettings:
     def __post_init__(self) -> None:
         check_choice("method", self.method, tuple(EDITING_METHODS))
         check_choice("blend", self.blend, BLENDS)
+        check_number("guidance", self.guidance)
         for name in ("cross_replace", "self_replace", "blend_start", "blend_threshold"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: 0 to 1")
@@ -175,6 +176,8 @@ def plan_edits(
     if settings.aligned_by is not None:
         METHODS[settings.aligned_by](model)  # refuses a model that the method does not know
     prompts = [text for request in requests for text in (request.source, request.target)]
+    for prompt in prompts:
+        model.backbone.check_prompt(prompt)
     length = model.backbone.encode_text(list(map(normal, prompts))).embeds.shape[1]
     plans = [_plan(model.backbone, request, size, length) for request in requests]
     given = {plan: plan.picture for plan in plans if plan.picture is not None}

@@ -103,13 +103,27 @@ class Elbo(GenerationMethod):
         if len(rows):
             whole = plan.texts[rows]
             embeds = weighted(whole.embeds, self.blank, weights[rows.cpu()])
-            heavy = self.sampler.output(index, z[rows], dataclasses.replace(whole, embeds=embeds))
+            changed = dataclasses.replace(whole, embeds=embeds)
+            if plan.settings.released and whole.pooled is not None:
+                annotated = [self._annotated(picture, index) for picture in rows.tolist()]
+                pooled = plan.backbone.encode_text(annotated).pooled
+                changed = dataclasses.replace(changed, pooled=pooled)
+            heavy = self.sampler.output(index, z[rows], changed)
             full = full.index_copy(0, rows, heavy)
         return guided(full, empty, self.sampler.guidance)
 
     def weigh(self, errors: Tensor, picture: int, index: int) -> Tensor:
         """The weights [N] of a picture's entities at a step, from their differences [N]."""
         return entity_weights(errors, self.plan.settings.strength)
+
+    def _annotated(self, picture: int, index: int) -> str:
+        """A picture's prompt with its entities' weights at a step, "(a red car)1.2"."""
+        request, weights = self.plan.requests[picture], self.weights[picture][index].tolist()
+        text = request.prompt
+        spans = [entity.span for entity in request.entities]
+        for (start, end), weight in sorted(zip(spans, weights, strict=True), reverse=True):
+            text = f"{text[:start]}({text[start:end]}){weight:g}{text[end:]}"
+        return text
 
     def _differences(self, index: int, full: Tensor, alone: Tensor) -> Tensor:
         """[E] on the CPU: how far each entity's noise estimate lies from its whole prompt's.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pixalign.backbones import Backbone
+from pixalign.core.checks import check_number
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Size
 from pixalign.diffusion.sampling import Sampler, initial_noise
@@ -33,14 +34,22 @@ class EntityColumns:
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """How pictures are drawn. ``active`` is the part of the steps in which a method acts."""
+    """How pictures are drawn. ``active`` is the part of the steps in which a method acts.
+
+    ``released`` follows the authors' code where it differs: guidance leads away from the encoded
+    empty prompt, also where the pipeline takes zeros, and what is pooled is the prompt with the
+    weights written into it, "(a red car)1.2".
+    """
 
     steps: int = 50
     guidance: float = 7.5
     strength: float = 1.2  # 1 / gamma
     active: tuple[float, float] = (0.0, 1.0)
+    released: bool = False
 
     def __post_init__(self) -> None:
+        check_number("guidance", self.guidance)
+        check_number("strength", self.strength)
         if self.strength < 1:
             raise ValueError(f"strength is {self.strength}; allowed: 1 (none) or more")
         low, high = self.active
@@ -69,10 +78,14 @@ class GenerationPlan:
         backbone: Backbone = model.backbone
         self.backbone, self.requests, self.settings = backbone, tuple(requests), settings
         self.batch_size = model.batch_size
+        for request in requests:
+            backbone.check_prompt(request.prompt)
         self.noise = initial_noise(backbone, [request.seed for request in requests], size)
         prompts, how = [request.prompt for request in requests], (settings.steps, settings.guidance)
         latent = (self.noise.shape[-2], self.noise.shape[-1])
         self.sampler = Sampler(backbone, prompts, *how, model.batch_size, latent)
+        if settings.released:
+            self.sampler.empty = backbone.told(backbone.encode_text([""]), settings.guidance)
         self.texts = self.sampler.texts
         self.columns = tuple(
             tuple(self._columns(request.prompt, entity) for entity in request.entities)

@@ -39,6 +39,7 @@ def generate(
     strength: float = 1.2,
     active: tuple[float, float] = (0.0, 1.0),
     size: Size | None = None,
+    released: bool = False,
 ) -> Any:
     """Draw a prompt: a `Generation`; of several prompts, or with ``count`` > 1, a list of them.
 
@@ -48,13 +49,16 @@ def generate(
     what the method needs ("elbo": two entities) is sampled plainly, which is said once.
     ``strength`` is 1 / gamma, ``active`` the part of the steps in which a method acts. Each picture
     depends on its prompt and seed alone, but for rounding, which only Attend-and-Excite enlarges.
+    ``released`` follows the authors' code where it differs (`GenerationSettings`): entities that
+    are found keep their articles, too.
     """
     check_choice("method", method, tuple(GENERATION_METHODS))
     if count < 1:
         raise ValueError(f"count is {count}; allowed: 1 or more")
     kind = GENERATION_METHODS[method]
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-    named = entities_in(prompts, entities, ignored) if kind.needs else [()] * len(prompts)
+    found = entities_in(prompts, entities, ignored, released) if kind.needs else None
+    named = found or [()] * len(prompts)
     requests = [
         GenerationRequest(text, seed + number, own)
         for text, own in zip(prompts, named, strict=True)
@@ -70,7 +74,7 @@ def generate(
         )
     kind.check(model.backbone)
     usual = model.backbone.guidance if guidance is None else guidance
-    settings = GenerationSettings(steps, usual, strength, active)
+    settings = GenerationSettings(steps, usual, strength, active, released)
     made = draw_requests(model, requests, settings, kind, size=size)
     return made[0] if isinstance(prompt, str) and count == 1 else made
 
@@ -122,10 +126,11 @@ def entities_in(
     prompts: Sequence[str],
     entities: Sequence[str] | Sequence[Sequence[str]] | None = None,
     ignored: frozenset[str] = NON_ENTITIES,
+    determiners: bool = False,
 ) -> list[tuple[Entity, ...]]:
     """The entities of each prompt, found or given: one list for all prompts, or one for each."""
     if entities is None:
-        return [entities_of(text, ignored=ignored) for text in prompts]
+        return [entities_of(text, ignored=ignored, determiners=determiners) for text in prompts]
     shared = all(isinstance(phrase, str) for phrase in entities)
     lists: Sequence[Any] = [entities] * len(prompts) if shared else entities
     if len(lists) != len(prompts):

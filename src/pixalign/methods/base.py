@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from pixalign.alignment.task import AlignmentTask
 from pixalign.alignment.trust import distillation, there
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
-from pixalign.core.checks import check_choice, check_finite
+from pixalign.core.checks import brief, check_choice, check_finite, check_seed
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import Scores
@@ -59,6 +60,26 @@ class Method(ABC):
     def reads(cls, backbone: Backbone) -> bool:
         """Whether the method knows a model's kind of attention."""
         return True
+
+    @classmethod
+    def check_options(cls, options: Iterable[str], what: str = "") -> None:
+        """Refuse options, by name, that the constructor does not take."""
+        _, *known = inspect.signature(cls).parameters
+        for name in options:
+            if not known:
+                raise ValueError(f"{cls.name} takes no options; {name!r} is given")
+            check_choice(f"an option of {what or cls.name}", name, known)
+
+    @classmethod
+    def with_options(cls, model: AlignmentModel, options: Mapping[str, Any]) -> Self:
+        """The method under options of its constructor; wrong ones are refused by name."""
+        cls.check_options(options)
+        try:
+            return cls(model, **options)
+        except (TypeError, IndexError) as error:
+            raise ValueError(
+                f"options of {cls.name} are {brief(dict(options))}: {error}"
+            ) from error
 
     @classmethod
     def configured(cls, config: AlignConfig, calibrate: str | None = None) -> AlignConfig:
@@ -133,8 +154,7 @@ class Method(ABC):
 
         ``errors`` of the one image, measured before under the same settings, are not measured anew.
         """
-        if not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise ValueError(f"seed is {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
+        check_seed(seed)
         request = Request.read(image, classes, caption, scores, target_masks)
         if calibrate is not None and scores is not None:
             raise ValueError(

@@ -112,8 +112,8 @@ class DiffSeg(Baseline):
         assert isinstance(whole, Tensor)
         record = {"self_weights": weights, "cross_factors": sorted(cross)}
         alone = (
-            f"self-attention merged into one segment; a threshold below {self.threshold:g} keeps "
-            "more apart"
+            f"self-attention merged into one segment; a lower threshold than {self.threshold:g} "
+            "keeps more apart: options={'threshold': 0.2}, or --option threshold=0.2"
         )
         warnings = (alone,) if len(proposals) == 1 else ()
         return MethodOutput(heatmaps, whole[:-1], {**record, "segments": len(proposals)}, warnings)

@@ -66,16 +66,19 @@ class Entity:
     modifiers: tuple[Span, ...]
 
 
-def entities_of(prompt: str, *, ignored: frozenset[str] = NON_ENTITIES) -> tuple[Entity, ...]:
+def entities_of(
+    prompt: str, *, ignored: frozenset[str] = NON_ENTITIES, determiners: bool = False
+) -> tuple[Entity, ...]:
     """The noun chunks of a prompt with their attributes, in order, found by spaCy.
 
     A chunk counts when its root is a NOUN or a PROPN, as which the model tags many a bare name
     in a list, and neither the root's lemma nor the root itself is in ``ignored`` (lower case).
-    Attributes outside the chunk ("the car is red") are not seen.
+    Attributes outside the chunk ("the car is red") are not seen. An entity begins with its own
+    words; with ``determiners`` it is the whole chunk, "a red car".
     """
     composed, starts = _composed(prompt)
     return tuple(
-        _entity(prompt, starts, *_analysed(chunk))
+        _entity(prompt, starts, *_analysed(chunk, determiners))
         for chunk in _pipeline()(composed).noun_chunks
         if chunk.root.pos_ in ("NOUN", "PROPN")
         and not {chunk.root.lemma_.lower(), chunk.root.lower_} & ignored
@@ -125,9 +128,10 @@ def _pipeline() -> Any:
     ) from problem
 
 
-def _analysed(chunk: Any) -> tuple[Span, Span, list[Span]]:
+def _analysed(chunk: Any, determiners: bool) -> tuple[Span, Span, list[Span]]:
     """Span, head and modifiers of a noun chunk, in characters of the analysed text."""
     words = list(chunk)  # the root is the last
+    start = words[0].idx
     while words[0].pos_ in _WITHOUT_MEANING or words[0].tag_ == "PRP$":
         words.pop(0)
     noun = len(words) - 1
@@ -143,7 +147,8 @@ def _analysed(chunk: Any) -> tuple[Span, Span, list[Span]]:
         for word in words[:noun]
         if word.pos_ in _DESCRIBING and not word.is_punct and word not in owners
     ]
-    return (words[0].idx, chunk.end_char), (words[noun].idx, chunk.end_char), modifiers
+    start = start if determiners else words[0].idx
+    return (start, chunk.end_char), (words[noun].idx, chunk.end_char), modifiers
 
 
 def _by_rule(text: str, span: Span) -> tuple[Span, Span, list[Span]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pixalign.core.protocols import TextReader
-from pixalign.text.prompts import Span, occurrences_of
+from pixalign.text.prompts import Span, check_prompt, occurrences_of
 from pixalign.text.streams import TextStream
 
 Columns = tuple[int, ...]
@@ -63,8 +63,7 @@ class Pairing:
 
 def normal(text: str) -> str:
     """A prompt in Unicode's composed form; an empty one is refused."""
-    if not text.strip():
-        raise ValueError(f"prompt is {text!r}; it needs at least one word")
+    check_prompt(text)
     return unicodedata.normalize("NFC", text)
 
 

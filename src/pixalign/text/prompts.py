@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from pixalign.core.checks import brief
 from pixalign.core.values import Phrase
 
 Span = tuple[int, int]  # [start, end) in characters
+MOST_LETTERS = 20_000  # of a prompt: more than any text encoder reads
 Classes = Iterable[str | Phrase] | Mapping[str, str]  # a mapping is {name: phrase}
 
 # What a phrase's first noun group ends before: prepositions, conjunctions, relatives, verbs.
@@ -56,6 +58,15 @@ def check_text(what: str, text: str) -> None:
     for sign in text:
         if unicodedata.category(sign) in ("Cc", "Cs") and not sign.isspace():
             raise ValueError(f"{what} is {text!r}, which holds the unreadable {sign!r}")
+
+
+def check_prompt(text: str) -> None:
+    """Refuse a prompt without a word, or with what no tokenizer reads."""
+    check_text("prompt", text)
+    if not text.strip():
+        raise ValueError(f"prompt is {text!r}; it needs at least one word")
+    if len(text) > MOST_LETTERS:
+        raise ValueError(f"prompt {brief(text)} has {len(text)} letters; allowed: {MOST_LETTERS}")
 
 
 def as_phrases(classes: Classes, one: str = "class", many: str = "classes") -> tuple[Phrase, ...]:
