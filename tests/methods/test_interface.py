@@ -233,7 +233,7 @@ def test_only_supervised_methods_take_masks(name):
 
 def test_everything_in_one_segment_is_said():
     lone = METHODS["diffseg"](small(), threshold=100.0).align(tiny.photo(40, 40), CLASSES)
-    assert any("one segment; a threshold below 100" in note for note in lone.warnings)
+    assert any("one segment; a lower threshold than 100" in note for note in lone.warnings)
     several = method("diffseg").align(tiny.photo(40, 40), CLASSES)
     assert not any("one segment" in note for note in several.warnings)
 
