@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 Ring = NDArray[np.float64]  # [points, 2], x and y; pixel (0, 0) covers 0 to 1
 _TOLERANCES = (1.0, 0.75, 0.5)  # in pixels, tried in this order; else the ring stays exact
 _SAME = 0.99  # the intersection over union that a simpler ring must keep
-_ROUNDING = (-0.2, 0.2)  # pixels by which readers may move a ring when they fill it
+_ROUNDING = tuple(
+    product((-0.2, 0.2), repeat=2)
+)  # pixels by which readers may move a ring when they fill it
 _SMALL = 100  # pixels; a smaller ring stays exact
 
 
