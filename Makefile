@@ -1,10 +1,10 @@
-# make setup | demo | bench | test | test-all | lint | wheel. Each command makes what it needs, from a bare clone.
+# make setup | demo | bench | docs | test | test-all | lint | wheel. Each command makes what it needs, from a bare clone.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_SCENES ?= 6
 
-.PHONY: setup demo bench test test-all lint wheel clean
+.PHONY: setup demo bench docs test test-all lint wheel clean
 
 setup: $(READY)
 
@@ -24,6 +24,10 @@ bench: setup
 	$(BIN)/pixalign bench run toy --limit 2 --out bench-results
 	$(BIN)/pixalign bench report bench-results
 
+# Offline. The gallery's examples are run once and kept; DOCS=-Dplot_gallery=0 leaves them out.
+docs: setup
+	$(BIN)/python -m sphinx -W --keep-going -b html $(DOCS) docs docs/_build/html
+
 # One thread a process: the processes share the cores.
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
@@ -40,4 +44,4 @@ wheel: setup
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv dist docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis
