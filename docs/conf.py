@@ -47,7 +47,8 @@ html_theme_options = {
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
     "show_toc_level": 2,
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 7,
+    "navbar_persistent": ["search-button"],
 }
 
 sphinx_gallery_conf = {
@@ -59,7 +60,8 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,
-    "min_reported_time": 1,
+    "show_signature": False,
+    "write_computation_times": False,  # that page would load scripts from outside
     "plot_gallery": "True",
     "abort_on_example_error": True,
     "image_scrapers": ("gallery_pictures.scraper",),

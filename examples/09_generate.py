@@ -29,4 +29,4 @@ for step, weights in enumerate(made[0].weights):
 
 # %%
 # Four pictures prove nothing. On 210 prompts this model draws 9 to 13 points more of the named
-# objects; one that forgets little gains little. The page "Compositional generation" has all figures.
+# objects; one that forgets little gains little. "Compositional generation" has all figures.

@@ -43,6 +43,7 @@ class Commands(SphinxDirective):
     """All commands, in the order in which ``pixalign --help`` lists them."""
 
     def run(self) -> list[nodes.Node]:
+        """The commands as parsed Markdown."""
         lines = [
             line
             for name in COMMANDS
