@@ -90,7 +90,7 @@ def test_brush_with_long_runs():
 
 def test_coco(run, tmp_path):
     assert write_format("coco", run, tmp_path) == []
-    coco = COCO(tmp_path / "instances.json")
+    coco = COCO(tmp_path / "annotations/instances_train.json")
     assert [c["name"] for c in coco.loadCats(coco.getCatIds())] == list(CLASSES)
     found = {}
     for image in coco.dataset["images"]:
@@ -116,7 +116,7 @@ def polygons(path, run):
 def test_coco_polygons(tmp_path):
     run = a_run(tmp_path, (96, 128))
     write_format("coco-polygons", run, tmp_path / "coco")
-    for region, mask in polygons(tmp_path / "coco" / "instances.json", run):
+    for region, mask in polygons(tmp_path / "coco" / "annotations/instances_train.json", run):
         whole = ndimage.binary_fill_holes(region, structure=np.ones((3, 3)))
         assert (mask & whole).sum() >= 0.98 * (mask | whole).sum()
 
@@ -130,7 +130,7 @@ def test_holes_are_filled_and_told(name, tmp_path):
     (note,) = write_format(name, run, tmp_path / name)
     assert note.endswith("have no holes: 2 in 1 objects, 210 pixels, are filled")
     if name == "coco-polygons":
-        ((region, filled),) = polygons(tmp_path / name / "instances.json", run)
+        ((region, filled),) = polygons(tmp_path / name / "annotations/instances_train.json", run)
         assert (filled & ~region).sum() == 210
 
 
@@ -213,7 +213,9 @@ def test_cvat(run, tmp_path):
     write_format("coco", run, tmp_path / "coco")
     with zipfile.ZipFile(tmp_path / "cvat" / "annotations.zip") as archive:
         found = json.loads(archive.read("annotations/instances_default.json"))
-    assert found == json.loads((tmp_path / "coco" / "instances.json").read_bytes())
+    assert found == json.loads(
+        (tmp_path / "coco" / "annotations/instances_train.json").read_bytes()
+    )
     labels = json.loads((tmp_path / "cvat" / "labels.json").read_text())
     assert [(label["name"], label["type"]) for label in labels] == [(n, "mask") for n in CLASSES]
 

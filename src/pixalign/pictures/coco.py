@@ -55,11 +55,11 @@ def flat_points(outlined: Outlines) -> list[list[float]]:
     return [np.round(ring, 2).ravel().tolist() for ring in outlined.rings]
 
 
-def object_annotation(segment: Segment, segmentation: Any) -> dict[str, Any]:
+def object_annotation(segment: Segment, segmentation: Any = None) -> dict[str, Any]:
     """What COCO says of an object, but for its number and its picture's."""
     return {
         "category_id": segment.label,
-        "segmentation": segmentation,
+        **({} if segmentation is None else {"segmentation": segmentation}),
         "area": segment.area,
         "bbox": list(segment.box),
         "iscrowd": 0,

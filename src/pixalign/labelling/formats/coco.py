@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from pixalign.core.files import write_bytes, writing_whole
-from pixalign.labelling.formats.folder import FormatFolder, filled_holes, json_bytes, write_items
-from pixalign.labelling.records import LabelledPictures
+from pixalign.labelling.formats.folder import FormatFolder, HoleCount, json_bytes, write_items
+from pixalign.labelling.records import LabelledPicture, LabelledPictures
 from pixalign.pictures.coco import (
     compressed_runs,
     flat_points,
@@ -21,29 +20,44 @@ from pixalign.pictures.coco import (
 )
 from pixalign.pictures.drawing import palette
 
+Annotations = Callable[[int, LabelledPicture], Iterable[Mapping[str, Any]]]
+
 
 def write_coco(pictures: LabelledPictures, folder: Path) -> list[str]:
-    """instances.json with compressed runs: every pixel is exact."""
-    return _write_instances(pictures, folder, polygons=False)
+    """annotations/instances_train.json with compressed runs: every pixel is exact.
+
+    images/train holds the pictures.
+    """
+    _write_instances(pictures, folder, _exact(count(1)))
+    return []
 
 
 def write_coco_polygons(pictures: LabelledPictures, folder: Path) -> list[str]:
-    """instances.json with polygons, whose holes are filled."""
-    return _write_instances(pictures, folder, polygons=True)
+    """The same with polygons, whose holes are filled."""
+    holes, numbers = HoleCount(), count(1)
+
+    def annotations(image: int, picture: LabelledPicture) -> Iterator[dict[str, Any]]:
+        for segment in picture.segments:
+            outlined = placed_outlines(picture.segments_map, segment)
+            holes.add(outlined)
+            about = object_annotation(segment, flat_points(outlined))
+            yield {"id": next(numbers), "image_id": image, **about}
+
+    _write_instances(pictures, folder, annotations)
+    return holes.said("COCO's polygons")
 
 
 def write_cvat(pictures: LabelledPictures, folder: Path) -> list[str]:
     """annotations.zip for CVAT's "COCO 1.0", and labels.json for the task's raw labels."""
     files = FormatFolder(folder)
-    with TemporaryFile() as text:
-        _Instances(pictures, polygons=False).write(text)
-        text.seek(0)
-        with (
-            writing_whole(files.file("annotations.zip")) as file,
-            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
-            archive.open(_IN_ARCHIVE, "w", force_zip64=True) as entry,
-        ):
-            shutil.copyfileobj(text, entry)
+    inside = zipfile.ZipInfo("annotations/instances_default.json")
+    inside.compress_type = zipfile.ZIP_DEFLATED
+    with (
+        writing_whole(files.file("annotations.zip")) as file,
+        zipfile.ZipFile(file, "w") as archive,
+        archive.open(inside, "w", force_zip64=True) as entry,
+    ):
+        write_dataset(entry, pictures, categories_of(pictures), _exact(count(1)))
     colours = palette(len(pictures.classes))[1:].tolist()
     labels = [
         {"name": name, "type": "mask", "color": "#{:02x}{:02x}{:02x}".format(*colour)}
@@ -54,55 +68,59 @@ def write_cvat(pictures: LabelledPictures, folder: Path) -> list[str]:
     return []
 
 
-_IN_ARCHIVE = zipfile.ZipInfo("annotations/instances_default.json")
-_IN_ARCHIVE.compress_type = zipfile.ZIP_DEFLATED
+def categories_of(pictures: LabelledPictures) -> list[dict[str, Any]]:
+    """COCO's categories: classes by their labels."""
+    return [
+        {"id": label, "name": name, "supercategory": ""}
+        for label, name in enumerate(pictures.classes, start=1)
+    ]
 
 
-def _write_instances(pictures: LabelledPictures, folder: Path, polygons: bool) -> list[str]:
-    files = FormatFolder(folder)
-    instances = _Instances(pictures, polygons)
-    with writing_whole(files.file("instances.json")) as file:
-        instances.write(file)
-    files.finish()
-    return filled_holes(*instances.filled, "COCO's polygons")
+def write_dataset(
+    file: IO[bytes],
+    pictures: LabelledPictures,
+    categories: list[dict[str, Any]],
+    annotations: Annotations,
+) -> None:
+    """COCO's file, written while the pictures come by: they are listed at the end.
 
+    ``annotations`` is called with a picture's number, from 1, and the picture.
+    """
+    images: list[dict[str, Any]] = []
 
-class _Instances:
-    """COCO's file of instances, written while the pictures come by."""
-
-    def __init__(self, pictures: LabelledPictures, polygons: bool) -> None:
-        self._pictures, self._polygons = pictures, polygons
-        self._images: list[dict[str, Any]] = []
-        self.filled = (0, 0, 0)  # objects with holes, holes, pixels in them
-
-    def write(self, file: BinaryIO) -> None:
-        """The annotations first: the list of pictures is known when all have come by."""
-        categories = [
-            {"id": index, "name": name, "supercategory": ""}
-            for index, name in enumerate(self._pictures.classes, start=1)
-        ]
-        head = {"info": dict(self._pictures.about), "licenses": [], "categories": categories}
-        file.write(json_bytes(head)[:-1] + b', "annotations": [')
-        write_items(file, self._annotations())
-        file.write(b'\n], "images": [')
-        write_items(file, self._images)
-        file.write(b"\n]}\n")
-
-    def _annotations(self) -> Iterator[dict[str, Any]]:
-        number = 0
-        for image, picture in enumerate(self._pictures, start=1):
+    def rows() -> Iterator[Mapping[str, Any]]:
+        for image, picture in enumerate(pictures, start=1):
             height, width = picture.size
             about = {"id": image, "file_name": picture.key, "height": height, "width": width}
-            self._images.append(about)
-            for segment in picture.segments:
-                number += 1
-                if self._polygons:
-                    outlined = placed_outlines(picture.segments_map, segment)
-                    shape: Any = flat_points(outlined)
-                    more = (bool(outlined.holes), outlined.holes, outlined.hole_pixels)
-                    objects, holes, pixels = (a + b for a, b in zip(self.filled, more, strict=True))
-                    self.filled = (objects, holes, pixels)
-                else:
-                    counts = run_lengths(picture.segments_map, segment)
-                    shape = compressed_runs(counts, picture.size)
-                yield {"id": number, "image_id": image, **object_annotation(segment, shape)}
+            images.append(about)
+            yield from annotations(image, picture)
+
+    head = {"info": dict(pictures.about), "licenses": [], "categories": categories}
+    file.write(json_bytes(head)[:-1] + b', "annotations": [')
+    write_items(file, rows())
+    file.write(b'\n], "images": [')
+    write_items(file, images)
+    file.write(b"\n]}\n")
+
+
+def _exact(numbers: Iterator[int]) -> Annotations:
+    """Annotations with compressed runs."""
+
+    def annotations(image: int, picture: LabelledPicture) -> Iterator[dict[str, Any]]:
+        for segment in picture.segments:
+            runs = compressed_runs(run_lengths(picture.segments_map, segment), picture.size)
+            yield {"id": next(numbers), "image_id": image, **object_annotation(segment, runs)}
+
+    return annotations
+
+
+def _write_instances(pictures: LabelledPictures, folder: Path, annotations: Annotations) -> None:
+    files = FormatFolder(folder)
+
+    def linked(image: int, picture: LabelledPicture) -> Iterable[Mapping[str, Any]]:
+        files.add_picture(f"images/train/{picture.key}", picture.path)
+        return annotations(image, picture)
+
+    with writing_whole(files.file("annotations/instances_train.json")) as file:
+        write_dataset(file, pictures, categories_of(pictures), linked)
+    files.finish()

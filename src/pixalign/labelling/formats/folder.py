@@ -8,10 +8,12 @@ import shutil
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from pixalign.core.files import make_folder, write_bytes
+from pixalign.pictures.polygons import Outlines
 
 
 class FormatFolder:
@@ -76,15 +78,30 @@ def json_bytes(values: Any) -> bytes:
     return json.dumps(values, allow_nan=False).encode("ascii")
 
 
-def write_items(file: BinaryIO, items: Iterable[Any]) -> None:
+def write_items(file: IO[bytes], items: Iterable[Any]) -> None:
     """The items of a JSON list, one a line, each written as soon as it is there."""
     for index, item in enumerate(items):
         file.write(b",\n" if index else b"\n")
         file.write(json_bytes(item))
 
 
-def filled_holes(objects: int, holes: int, pixels: int, what: str) -> list[str]:
-    """What a format without holes says of those that it filled."""
-    if not holes:
-        return []
-    return [f"{what} have no holes: {holes} in {objects} objects, {pixels} pixels, are filled"]
+@dataclass
+class HoleCount:
+    """What a format without holes fills."""
+
+    objects: int = 0
+    holes: int = 0
+    pixels: int = 0
+
+    def add(self, outlined: Outlines) -> None:
+        """One more object."""
+        self.objects += bool(outlined.holes)
+        self.holes += outlined.holes
+        self.pixels += outlined.hole_pixels
+
+    def said(self, what: str) -> list[str]:
+        """A sentence, unless nothing was filled."""
+        if not self.holes:
+            return []
+        holes = f"{self.holes} in {self.objects} objects, {self.pixels} pixels"
+        return [f"{what} have no holes: {holes}, are filled"]

@@ -10,55 +10,37 @@ import numpy as np
 from PIL import Image
 
 from pixalign.core.files import writing_whole
-from pixalign.labelling.formats.folder import FormatFolder, json_bytes, write_items
-from pixalign.labelling.records import LabelledPictures
+from pixalign.labelling.formats.coco import categories_of, write_dataset
+from pixalign.labelling.formats.folder import FormatFolder
+from pixalign.labelling.records import LabelledPicture, LabelledPictures
+from pixalign.pictures.coco import object_annotation
 from pixalign.pictures.drawing import palette
 from pixalign.pictures.saving import write_png
 
 
 def write_panoptic(pictures: LabelledPictures, folder: Path) -> list[str]:
-    """annotations/panoptic_train.json, and the PNGs in a folder beside it.
+    """annotations/panoptic_train.json, the PNGs in a folder beside it, and images/train.
 
     A pixel's colour is its segment's number, red + 256 green + 65536 blue; black is none.
     """
     files = FormatFolder(folder)
-    images: list[dict[str, Any]] = []
+
+    def annotations(image: int, picture: LabelledPicture) -> Iterator[dict[str, Any]]:
+        files.add_picture(f"images/train/{picture.key}", picture.path)
+        name = files.stem(picture.key) + ".png"
+        path = files.file(f"annotations/panoptic_train/{name}")
+        write_png(path, numbered(picture.segments_map))
+        segments = [{"id": s.number, **object_annotation(s)} for s in picture.segments]
+        yield {"image_id": image, "file_name": name, "segments_info": segments}
+
     colours = palette(len(pictures.classes)).tolist()
     things = int(pictures.about.get("instances", True))
-    categories = [
-        {"id": index, "name": name, "supercategory": "", "isthing": things, "color": colours[index]}
-        for index, name in enumerate(pictures.classes, start=1)
+    categories: list[dict[str, Any]] = [
+        {**category, "isthing": things, "color": colours[category["id"]]}
+        for category in categories_of(pictures)
     ]
-
-    def annotations() -> Iterator[dict[str, Any]]:
-        for image, picture in enumerate(pictures, start=1):
-            height, width = picture.size
-            about = {"id": image, "file_name": picture.key, "height": height, "width": width}
-            images.append(about)
-            name = files.stem(picture.key) + ".png"
-            write_png(
-                files.file(f"annotations/panoptic_train/{name}"), numbered(picture.segments_map)
-            )
-            segments = [
-                {
-                    "id": segment.number,
-                    "category_id": segment.label,
-                    "area": segment.area,
-                    "bbox": list(segment.box),
-                    "iscrowd": 0,
-                    "score": round(segment.score, 4),
-                }
-                for segment in picture.segments
-            ]
-            yield {"image_id": image, "file_name": name, "segments_info": segments}
-
     with writing_whole(files.file("annotations/panoptic_train.json")) as file:
-        head = {"info": dict(pictures.about), "licenses": [], "categories": categories}
-        file.write(json_bytes(head)[:-1] + b', "annotations": [')
-        write_items(file, annotations())
-        file.write(b'\n], "images": [')
-        write_items(file, images)
-        file.write(b"\n]}\n")
+        write_dataset(file, pictures, categories, annotations)
     files.finish()
     return []
 

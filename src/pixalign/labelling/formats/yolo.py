@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from pixalign.core.files import write_text
-from pixalign.labelling.formats.folder import FormatFolder, filled_holes
+from pixalign.labelling.formats.folder import FormatFolder, HoleCount
 from pixalign.labelling.records import LabelledPictures
 from pixalign.pictures.coco import placed_outlines
 from pixalign.pictures.polygons import Ring
@@ -20,15 +20,14 @@ def write_yolo(pictures: LabelledPictures, folder: Path) -> list[str]:
     segment of several parts has a row for each; a picture without segments has an empty file.
     """
     files = FormatFolder(folder)
-    objects = holes = pixels = 0
+    holes = HoleCount()
     for picture in pictures:
         height, width = picture.size
         stem = files.stem(picture.key)
         rows = []
         for segment in picture.segments:
             found = placed_outlines(picture.segments_map, segment)
-            objects += bool(found.holes)
-            holes, pixels = holes + found.holes, pixels + found.hole_pixels
+            holes.add(found)
             rows += [_row(segment.label - 1, ring / (width, height)) for ring in found.rings]
         files.add_picture(f"images/train/{stem}{PurePosixPath(picture.key).suffix}", picture.path)
         write_text(files.file(f"labels/train/{stem}.txt"), "".join(rows))
@@ -40,7 +39,7 @@ def write_yolo(pictures: LabelledPictures, folder: Path) -> list[str]:
     text = yaml.safe_dump(about, sort_keys=False, allow_unicode=True)
     write_text(files.file("data.yaml"), text)
     files.finish()
-    return filled_holes(objects, holes, pixels, "YOLO's rows")
+    return holes.said("YOLO's rows")
 
 
 def _row(label: int, ring: Ring) -> str:
