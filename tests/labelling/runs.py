@@ -19,7 +19,9 @@ class Run:
 
     pictures: list
     classes: tuple = CLASSES
-    about: dict = field(default_factory=lambda: {"model": "lab:sd1", "instances": True})
+    about: dict = field(
+        default_factory=lambda: {"model": {"name": "lab:sd1"}, "config": {"method": "dense"}}
+    )
 
     def __len__(self):
         return len(self.pictures)

@@ -189,7 +189,7 @@ def test_label_studio(run, tmp_path):
     found = {}
     for task, picture in zip(tasks, run, strict=True):
         (prediction,) = task["predictions"]
-        assert prediction["model_version"] == "pixalign lab:sd1"
+        assert prediction["model_version"] == "pixalign lab:sd1 dense"
         assert 0 <= prediction["score"] <= 1
         found[picture.key] = []
         for result in prediction["result"]:

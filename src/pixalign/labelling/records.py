@@ -43,7 +43,7 @@ class LabelledPictures(Protocol):
     """A finished run: pictures in the order of their keys, read one at a time."""
 
     classes: tuple[str, ...]  # label i is classes[i - 1]
-    about: Mapping[str, Any]  # model, method, versions; instances: whether objects are told apart
+    about: Mapping[str, Any]  # model, config, versions; instances: whether objects are told apart
 
     def __len__(self) -> int: ...
 

@@ -50,14 +50,15 @@ def write_label_studio(pictures: LabelledPictures, folder: Path) -> list[str]:
 
 def model_version(about: Mapping[str, Any]) -> str:
     """One text for what made the predictions."""
-    known = (about.get(key) for key in ("name", "model", "method"))
-    return " ".join(["pixalign", *(text for text in known if isinstance(text, str))])
+    known = (about.get("model", {}).get("name"), about.get("config", {}).get("method"))
+    return " ".join(["pixalign", *(text for text in known if text)])
 
 
 def local_address(picture: LabelledPicture) -> str:
     """The address of a picture's file below the parent of the folder of pictures."""
     root = picture.path.absolute().parents[picture.key.count("/")]
-    return "/data/local-files/?d=" + quote(os.fsencode(f"{root.name}/{picture.key}"))
+    relative = picture.path.absolute().relative_to(root.parent)
+    return "/data/local-files/?d=" + quote(os.fsencode(relative.as_posix()))
 
 
 def prediction(
