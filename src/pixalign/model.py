@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast, overload
@@ -13,7 +13,7 @@ import torch
 
 from pixalign import methods
 from pixalign.alignment.present import Candidate, rank_present
-from pixalign.alignment.request import EncodedImage, encode_image
+from pixalign.alignment.request import EncodedImage, PreparedImage, encode_image
 from pixalign.alignment.result import Alignment
 from pixalign.attention.capture import WordMaps, capture
 from pixalign.attention.layers import CrossWeights
@@ -79,7 +79,7 @@ class AlignOptions(TypedDict, total=False):
     target_masks: Any
     options: Mapping[str, Any] | None
     generator: torch.Generator | None
-    seed: int
+    seed: Any
 
 
 class Model:
@@ -110,7 +110,10 @@ class Model:
         return self.backbone.pipe
 
     def encode(
-        self, image: ImageLike | EncodedImage, *, config: AlignConfig | None = None
+        self,
+        image: ImageLike | PreparedImage | EncodedImage,
+        *,
+        config: AlignConfig | None = None,
     ) -> EncodedImage:
         """Read, resize and encode a picture, to be aligned any number of times."""
         with self.backbone.lock:
@@ -133,6 +136,14 @@ class Model:
         **options: Unpack[AlignOptions],
     ) -> list[Alignment]: ...
 
+    @overload
+    def align(
+        self,
+        image: Iterator[Any],
+        classes: Classes | Iterator[Classes],
+        **options: Unpack[AlignOptions],
+    ) -> Iterator[Alignment]: ...
+
     def align(
         self,
         image: Any,
@@ -147,16 +158,21 @@ class Model:
         target_masks: Any = None,
         options: Mapping[str, Any] | None = None,
         generator: torch.Generator | None = None,
-        seed: int = 0,
+        seed: Any = 0,
     ) -> Any:
-        """Align an image, or a list of images, with classes.
+        """Align an image, a list of images, or an iterator over them, with classes.
 
         ``image`` is a path, PIL image, array or encoded image. ``method`` is a name in
         `pixalign.methods.METHODS` ("dense" unless the config says otherwise), ``options`` are its
         constructor's. ``caption`` replaces the prompt "a photo of c1, c2, ..." and must contain the
         classes. A list of images takes one list of classes (and one caption) for all or one each,
-        and gives what single calls would: every image draws its noise from ``seed``, or all draw
-        from ``generator`` in turn.
+        and gives what single calls would: every image draws its noise from ``seed`` (one for all
+        or one each), or all draw from ``generator`` in turn.
+
+        An iterator, such as ``iter(paths)``, gives an iterator of results in the same order, and
+        holds a few pictures at a time, however many there are: they are read ahead in threads, and
+        neighbours that the model sees at one size share batches. Classes, captions and seeds of
+        its images are one for all, or iterators too.
 
         ``absent="drop"`` empties the maps of classes that are likely not in the picture, and reads
         the attention of the others without them; each keeps its place.
@@ -173,7 +189,7 @@ class Model:
             config = dataclasses.replace(config or AlignConfig(), absent=cast(Any, absent))
         with self.backbone.lock:
             self.backbone.check_alignable()
-            return kind.with_options(self, options or {}).align(
+            aligned = kind.with_options(self, options or {}).align(
                 image,
                 classes,
                 caption=caption,
@@ -184,6 +200,16 @@ class Model:
                 generator=generator,
                 seed=seed,
             )
+        return self._in_turn(aligned) if isinstance(aligned, Iterator) else aligned
+
+    def _in_turn(self, results: Iterator[Alignment]) -> Iterator[Alignment]:
+        """The same results, with the pipeline free for others while none is asked for."""
+        while True:
+            with self.backbone.lock:
+                result = next(results, None)
+            if result is None:
+                return
+            yield result
 
     def present(
         self,

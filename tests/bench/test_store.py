@@ -17,8 +17,9 @@ from pixalign.bench import runner
 from pixalign.bench.datasets import open_dataset
 from pixalign.bench.examples import draw_examples
 from pixalign.bench.spec import load_spec
-from pixalign.bench.store import IMAGES, Run, writing
+from pixalign.bench.store import IMAGES, Run
 from pixalign.bench.summary import write_result
+from pixalign.core.files import held_alone
 
 ROWS = ("uncalibrated", "calibrated")
 
@@ -80,7 +81,7 @@ def test_a_second_process_is_refused(model, small, tmp_path):
     dataset = dataset_of(tmp_path, 2)
     folder = tmp_path / "small--folder--StableDiffusionPipeline"
     with (
-        writing(folder),
+        held_alone(folder),
         pytest.raises(
             ValueError,
             match=r"another process is writing to .*small--folder--Stable.*'; wait",
@@ -95,12 +96,12 @@ def test_a_second_process_is_refused(model, small, tmp_path):
 def test_a_killed_process_holds_nothing(tmp_path):
     code = f"""
 import os, pathlib
-from pixalign.bench.store import writing
-with writing(pathlib.Path({str(tmp_path)!r})):
+from pixalign.core.files import held_alone
+with held_alone(pathlib.Path({str(tmp_path)!r})):
     os._exit(9)
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == 9
-    with writing(tmp_path):
+    with held_alone(tmp_path):
         pass
 
 
@@ -111,7 +112,7 @@ def test_processes_of_one_launch_share_a_run(model, small, tmp_path):
     class Second(runner.OneProcess):
         process_index, num_processes, is_main_process = 1, 2, False
 
-    with writing(tmp_path / "small--folder--StableDiffusionPipeline"):
+    with held_alone(tmp_path / "small--folder--StableDiffusionPipeline"):
         run = runner.run(small, dataset, model, tmp_path, process=Second(), show=False)
     assert run.done() == set()  # its own part has no chunk
 

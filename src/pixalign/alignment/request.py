@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 from pixalign.backbones import Backbone
+from pixalign.core.checks import check_seed
 from pixalign.core.files import readable
-from pixalign.core.values import Phrase
+from pixalign.core.values import Phrase, Size
 from pixalign.pictures.reading import ImageLike, model_size, read_image, to_pixels
 
 
@@ -31,7 +32,48 @@ class EncodedImage:
     source: str | None = None
 
 
-def encode_image(backbone: Backbone, image: ImageLike | EncodedImage, resize: str) -> EncodedImage:
+@dataclass(frozen=True, eq=False)
+class PreparedImage:
+    """A picture that is read, and its pixels float32 [1, 3, h, w] as a model will encode them."""
+
+    image: Image.Image
+    pixels: Tensor
+    resize: str
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class SizesSeen:
+    """At which sizes a model sees pictures."""
+
+    native: Size
+    multiple: int
+    largest: int
+    few: bool
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> SizesSeen:
+        """Those of a model."""
+        largest, few = backbone.largest_side, backbone.compiled
+        return cls(backbone.native_size, backbone.size_multiple, largest, few)
+
+    def size(self, size: Size, resize: str) -> Size:
+        """The (height, width) at which a picture of that (height, width) is seen."""
+        return model_size(size, resize, self.native, self.multiple, self.largest, few=self.few)
+
+
+def prepare_image(backbone: Backbone, image: ImageLike, resize: str) -> PreparedImage:
+    """Read and resize a picture; this is what threads may do ahead of the network."""
+    picture = read_image(image)
+    size = SizesSeen.of(backbone).size((picture.height, picture.width), resize)
+    pixels = to_pixels(picture, size)
+    source = readable(image) if isinstance(image, str | os.PathLike) else None
+    return PreparedImage(picture, pixels, resize, source)
+
+
+def encode_image(
+    backbone: Backbone, image: ImageLike | PreparedImage | EncodedImage, resize: str
+) -> EncodedImage:
     """Read, resize and encode a picture; one that is encoded already must suit."""
     if isinstance(image, EncodedImage):
         if image.resize != resize:
@@ -39,18 +81,10 @@ def encode_image(backbone: Backbone, image: ImageLike | EncodedImage, resize: st
         if image.vae is not backbone.pipe.vae:
             raise ValueError("image was encoded by another model; encode it with this one")
         return image
-    picture = read_image(image)
-    size = model_size(
-        (picture.height, picture.width),
-        resize,
-        backbone.native_size,
-        backbone.size_multiple,
-        backbone.largest_side,
-        few=backbone.compiled,
-    )
-    source = readable(image) if isinstance(image, str | os.PathLike) else None
-    latents = backbone.encode_image(to_pixels(picture, size))
-    return EncodedImage(picture, latents, resize, backbone.pipe.vae, source)
+    if not isinstance(image, PreparedImage):
+        image = prepare_image(backbone, image, resize)
+    latents = backbone.encode_image(image.pixels)
+    return EncodedImage(image.image, latents, resize, backbone.pipe.vae, image.source)
 
 
 @dataclass(frozen=True)
@@ -63,26 +97,56 @@ class Request:
     captions: list[str | None]
     scores: list[Any]
     target_masks: list[Any]
+    seeds: list[int]
 
     @classmethod
-    def read(cls, image: Any, classes: Any, caption: Any, scores: Any, masks: Any) -> Request:
-        """A list of images takes one list of classes and one caption for all, or one each."""
+    def read(
+        cls, image: Any, classes: Any, caption: Any, scores: Any, masks: Any, seed: Any
+    ) -> Request:
+        """A list of images takes one list of classes, one caption and one seed, or one each."""
         many = isinstance(image, list | tuple)
         images = list(image) if many else [image]
-        texts = caption if many and isinstance(caption, list | tuple) else [caption] * len(images)
-        captions, scores, masks = (
+        each = [
+            value if many and isinstance(value, list | tuple) else [value] * len(images)
+            for value in (caption, seed)
+        ]
+        captions, scores, masks, seeds = (
             _one_each(values, what, len(images))
             for values, what in (
-                (texts, "captions"),
+                (each[0], "captions"),
                 (scores if many else [scores], "scores"),
                 (masks if many else [masks], "target_masks"),
+                (each[1], "seeds"),
             )
         )
         for text in captions:
             if text is not None and not isinstance(text, str):
                 raise ValueError(f"caption is {text!r}; allowed: a text or None")
+        for number in seeds:
+            check_seed(number)
         by_image = _classes(classes, len(images)) if many else [classes]
-        return cls(many, images, by_image, captions, scores, masks)
+        return cls(many, images, by_image, captions, scores, masks, seeds)
+
+    @classmethod
+    def each(cls, images: Iterator[Any], *given: Any) -> Iterator[Request]:
+        """One request an image; what else is an iterator has one value an image too."""
+        names = ("class lists", "captions", "scores", "target_masks", "seeds")
+        end = object()
+        for count, image in enumerate(images):
+            values = [next(x, end) if isinstance(x, Iterator) else x for x in given]
+            if end in values:
+                raise ValueError(f"{count} {names[values.index(end)]} for more images")
+            yield cls.read(image, *values)
+
+    def prepared(self, backbone: Backbone, resize: str) -> Request:
+        """The same with its images read, unless they are encoded."""
+        images = [
+            image
+            if isinstance(image, EncodedImage | PreparedImage)
+            else prepare_image(backbone, image, resize)
+            for image in self.images
+        ]
+        return replace(self, images=images)
 
     def check_files(self) -> None:
         """Raise as reading it would where an image is a path and there is no such file."""

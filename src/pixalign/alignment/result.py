@@ -120,6 +120,18 @@ class Alignment:
         probabilities: Floats = (weights / weights.sum(0)).astype(np.float32)
         return probabilities
 
+    def confidence(self, threshold: float | None = None) -> Floats:
+        """float32 [H, W]: at each pixel the highest of `probs`, which is that of its label."""
+        config, tau = self.config.resolved(), np.float32(self._threshold(threshold))
+        assert config.temperature is not None
+        temperature = np.float32(config.temperature)
+        highest = np.maximum(self.heatmaps.max(0), tau)
+        total = np.exp((tau - highest) / temperature)
+        for heatmap in self.heatmaps:
+            total += np.exp((heatmap - highest) / temperature)
+        most_probable: Floats = 1 / total
+        return most_probable
+
     def shares(self, threshold: float | None = None) -> Floats:
         """float32 [N + 1]: each label's share of the mask's pixels, background first."""
         mask = self.mask(threshold)

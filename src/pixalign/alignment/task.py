@@ -21,8 +21,8 @@ class AlignmentTask:
 
     ``plan`` holds the classes, ``prompts`` the texts under which attention is read, at
     ``timesteps`` once they are drawn, and ``texts`` those whose ``errors`` are measured, at
-    ``scoring``. ``scores`` are given or measured. ``targets`` uint8 [N, H, W] are a supervised
-    method's: 0, 1, and 255 where nothing is known.
+    ``scoring``, with noise of that ``seed``. ``scores`` are given or measured. ``targets`` uint8
+    [N, H, W] are a supervised method's: 0, 1, and 255 where nothing is known.
     """
 
     encoded: EncodedImage
@@ -30,6 +30,7 @@ class AlignmentTask:
     caption: str | None
     prompts: tuple[Prompt, ...]
     config: AlignConfig
+    seed: int
     texts: tuple[str, ...] = ()
     scores: Scores | None = None
     targets: Tensor | None = None

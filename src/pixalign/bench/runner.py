@@ -14,8 +14,9 @@ from typing import Any
 from pixalign.bench.datasets import Dataset
 from pixalign.bench.measuring import Bench
 from pixalign.bench.spec import Spec, paper_model_name
-from pixalign.bench.store import Run, writing
+from pixalign.bench.store import Run
 from pixalign.bench.subject import Subject
+from pixalign.core.files import held_alone
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
@@ -77,7 +78,7 @@ def run(
     asked = {"limit": limit, "seed": seed, "counts": None if known is None else dict(known)}
     header = _header(spec, dataset, bench) | asked
     folder = out / f"{spec.name}--{dataset.name}--{header['model']['name']}"
-    with writing(folder) if ours.is_main_process else nullcontext():  # the first does so for all
+    with held_alone(folder) if ours.is_main_process else nullcontext():  # the first does so for all
         if ours.is_main_process:
             Run.start(folder, header)
         ours.wait_for_everyone()

@@ -16,21 +16,21 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from pixalign.bench.metrics import THRESHOLDS, Tally
+from pixalign.core.changes import check_unchanged
 from pixalign.core.files import write_text, writing_whole
 
 FORMAT = 4
-HEADER, IMAGES, RESULT, LOCK = "run.json", "images.jsonl", "result.json", "run.lock"
+HEADER, IMAGES, RESULT = "run.json", "images.jsonl", "result.json"
 # What the numbers of a run depend on: it must be as it was when the run goes on.
 _SAME = (
     "format", "digest", "dataset", "split", "limit", "images", "masks", "pictures", "classes",
@@ -116,7 +116,7 @@ class Run:
         plain = json.loads(json.dumps({"format": FORMAT, **header}))
         there = cls.open(folder).header if (folder / HEADER).is_file() else {}
         if there:
-            _check_same(folder, there, plain)
+            check_unchanged(_deciding(there), _deciding(plain), folder, "images")
             plain |= {name: there.get(name) for name in _OF_THE_START}
         if plain != there:  # words, counts: the summary reads them, the images do not
             folder.mkdir(parents=True, exist_ok=True)
@@ -209,21 +209,6 @@ def find_runs(folder: Path) -> list[Run]:
     return [Run.open(path) for path in folders]
 
 
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Hold a run's folder, which is made; it is an error if another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        held = FileLock(folder / LOCK).acquire(blocking=False)
-    except Timeout as error:
-        raise ValueError(
-            f"another process is writing to {str(folder)!r}; wait until it is done, or choose "
-            "another --out"
-        ) from error
-    with held:
-        yield
-
-
 def _append(path: Path, text: str) -> None:
     """Add whole lines, after whatever a kill left unfinished is cut off."""
     with path.open("ab+") as file:
@@ -266,27 +251,7 @@ def _tallies(
     return tuple(Tally(image, label, true, hits, claimed) for hits, claimed in pixels)
 
 
-def _check_same(folder: Path, there: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless the images of both headers have the same numbers."""
-    old, now = _deciding(there), _deciding(new)
-    for where in old | now:
-        was, is_ = old.get(where), now.get(where)
-        if was != is_:
-            raise ValueError(
-                f"{str(folder)!r} holds images of another run: {where} was {json.dumps(was)}, is "
-                f"{json.dumps(is_)}; choose another --out or move that folder away"
-            )
-
-
 def _deciding(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What the numbers depend on, by its place: "seed", "rows.plain.config.gamma" ..."""
+    """What the numbers depend on."""
     rows = {row["name"]: {key: row.get(key) for key in _SAME_IN_ROWS} for row in header["rows"]}
-    return dict(_leaves({name: header.get(name) for name in _SAME} | {"rows": rows}))
-
-
-def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _leaves(inner, f"{where}.{key}" if where else str(key))
-    else:
-        yield where, value
+    return {name: header.get(name) for name in _SAME} | {"rows": rows}

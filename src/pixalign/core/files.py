@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
+from filelock import FileLock, Timeout
+
 
 @contextmanager
 def writing_whole(path: Path) -> Iterator[BinaryIO]:
@@ -66,6 +68,21 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     path = check_folder(folder)
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+@contextmanager
+def held_alone(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made; it is an error if another process holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        held = FileLock(folder / "run.lock").acquire(blocking=False)
+    except Timeout as error:
+        raise ValueError(
+            f"another process is writing to {str(folder)!r}; wait until it is done, or choose "
+            "another --out"
+        ) from error
+    with held:
+        yield
 
 
 def readable(path: str | os.PathLike[str]) -> str:

@@ -51,7 +51,10 @@ class AlignmentModel(Protocol):
 
     @property
     def align(self) -> Any:
-        """(image, classes, ...) to an `Alignment`, or a list of them for a list of images."""
+        """(image, classes, ...) to an `Alignment`; a list or an iterator of images to as many."""
+
+    def present(self, image: Any, classes: Any, *, config: Any = None, seed: int = 0) -> Any:
+        """Candidate classes, the likeliest to be in the picture first."""
 
     def resolve(
         self, config: Any = None, method: str | None = None, calibrate: str | None = None

@@ -19,16 +19,15 @@ import numpy as np
 import platformdirs
 import torch
 from PIL import Image
-from torch import nn
 
 from pixalign.backbones import Backbone
+from pixalign.backbones.fingerprint import fingerprint
 from pixalign.core.files import make_folder, write_bytes
 from pixalign.core.protocols import AlignmentModel
 from pixalign.editing.inversion import Inversion, InversionSettings, invert_pictures
 from pixalign.pictures.reading import to_pixels
 
 _FORMAT = 2
-_SAMPLES = 64  # numbers of each weight that tell models apart
 _OURS = re.compile(r"[0-9a-f]{64}\.(npz|json|safetensors)")  # the last two are of format 1
 
 
@@ -97,27 +96,20 @@ def inversion_keys(
 ) -> list[str]:
     """The SHA-256 of all that each inversion depends on: pixels, size, prompt, settings, model.
 
-    Models are told apart by name, number type, noise schedule and some numbers of each of their
-    weights. Where these cannot be seen, under sequential offloading, there are no keys.
+    Models are told apart by name, number type, noise schedule and weights. Where these cannot be
+    seen, under sequential offloading, there are no keys.
     """
     backbone: Backbone = model.backbone
-    weights = hashlib.sha256()
-    for part, module in sorted(backbone.pipe.components.items()):
-        named = module.state_dict() if isinstance(module, nn.Module) else {}
-        for name, weight in sorted(named.items()):
-            if weight.is_meta:
-                return []
-            weights.update(f"{part}.{name} {tuple(weight.shape)}".encode())
-            every = max(1, weight.numel() // _SAMPLES)
-            some = weight.flatten()[::every][:_SAMPLES].float().cpu()
-            weights.update(some.numpy().tobytes())
+    weights = fingerprint(backbone.pipe)
+    if weights is None:
+        return []
     height, width = (side // backbone.vae_factor for side in pictures[0].size[::-1])
     steps = backbone.path(settings.steps, (height, width)).steps
     values = {
         "format": _FORMAT,
         "settings": asdict(settings),
         "model": {"name": model.name, **backbone.record(), "device": None},
-        "weights": weights.hexdigest(),
+        "weights": weights,
         "path": [part.tolist() for part in (steps.time, steps.alpha, steps.sigma)],
     }
     keys = []

@@ -20,13 +20,15 @@ from pixalign.alignment.task import AlignmentTask
 from pixalign.alignment.trust import distillation, there
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
-from pixalign.core.checks import brief, check_choice, check_finite, check_seed
+from pixalign.core.ahead import read_ahead
+from pixalign.core.checks import brief, check_choice, check_finite
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
-from pixalign.core.values import Scores
+from pixalign.core.values import Scores, Size
 from pixalign.text.prompts import Prompt
 
 Generators = Callable[[], torch.Generator]  # where the next picture's noise comes from
+_PIXELS = 2**27  # of pictures that are held together: 0.4 GB
 Timesteps = tuple[NoisedTimesteps, NoisedTimesteps | None]  # of collecting, and of the ELBO
 
 
@@ -147,15 +149,14 @@ class Method(ABC):
         scores: Any = None,
         target_masks: Any = None,
         generator: torch.Generator | None = None,
-        seed: int = 0,
+        seed: Any = 0,
         errors: TextErrors | None = None,
     ) -> Any:
-        """Align an image, or a list of images, with classes: see `Model.align`.
+        """Align an image, a list of images, or an iterator over them: see `Model.align`.
 
         ``errors`` of the one image, measured before under the same settings, are not measured anew.
         """
-        check_seed(seed)
-        request = Request.read(image, classes, caption, scores, target_masks)
+        given = (classes, caption, scores, target_masks, seed)
         if calibrate is not None and scores is not None:
             raise ValueError(
                 f"scores are given and calibrate is {calibrate!r}; allowed: one of them"
@@ -164,23 +165,50 @@ class Method(ABC):
             check_choice(f"calibrate of {self.name} with scores", "elbo", self.calibrations)
             calibrate = "elbo"
         settings = self.model.resolve(config, self.name, calibrate)
-        record = {"seed": seed if generator is None else None, "model": self.model.record()}
+        if isinstance(image, Iterator):
+            return self._iterate(Request.each(image, *given), settings, scores is None, generator)
+        request = Request.read(image, *given)
         results: dict[int, Alignment] = {}
-
-        def generators() -> torch.Generator:
-            return generator if generator is not None else torch.Generator().manual_seed(seed)
-
         try:
             tasks = self._tasks(request, settings, measure=scores is None)
+            order = list(range(len(tasks)))
+            if generator is None:  # else all draw from it in turn, and keep their order
+                order = _alike_together([task.latent for task in tasks])
+            queued = (dataclasses.replace(tasks[index], errors=errors) for index in order)
             with Progress(self._passes(tasks), self.name, self.model.progress) as self.progress:
-                for group in self._groups(tasks, in_order=generator is not None):
-                    known = [dataclasses.replace(tasks[i], errors=errors) for i in group]
-                    made = self._align_group(known, generators, record)
-                    results.update(zip(group, made, strict=True))
+                aligned = self._align_each(queued, generator)
+                results.update(zip(order, aligned, strict=True))
         finally:
             self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
         ordered = [results[index] for index in range(len(tasks))]
         return ordered if request.many else ordered[0]
+
+    def _iterate(
+        self,
+        requests: Iterator[Request],
+        config: AlignConfig,
+        measure: bool,
+        generator: torch.Generator | None,
+    ) -> Iterator[Alignment]:
+        """The results one by one, in order; pictures are read ahead, and then let go."""
+
+        def tasks(prepared: Iterator[Request]) -> Iterator[AlignmentTask]:
+            for request in prepared:
+                (task,) = self._tasks(request, config, measure)
+                self.progress.expect(self._passes([task]))
+                yield task
+
+        def read(request: Request) -> Request:
+            return request.prepared(self.backbone, config.resize)
+
+        try:
+            with (
+                read_ahead(read, requests) as prepared,
+                Progress(0, self.name, self.model.progress) as self.progress,
+            ):
+                yield from self._align_each(tasks(prepared), generator)
+        finally:
+            self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
 
     def _tasks(self, request: Request, config: AlignConfig, measure: bool) -> list[AlignmentTask]:
         """A task a picture; all words and files are checked before the network costs anything."""
@@ -203,11 +231,11 @@ class Method(ABC):
             for plan in plans
         ]
         return [
-            AlignmentTask(
-                picture, plan, caption, shown, config, texts, scores, masks, scores is not None
-            )
-            for picture, plan, caption, shown, texts, scores, masks in zip(
-                encoded, plans, captions, prompts, asked, known, targets, strict=True
+            AlignmentTask(*parts, config, *measures, scores_given=measures[2] is not None)
+            for parts, measures in zip(
+                zip(encoded, plans, captions, prompts, strict=True),
+                zip(request.seeds, asked, known, targets, strict=True),
+                strict=True,
             )
         ]
 
@@ -219,49 +247,66 @@ class Method(ABC):
             for task in tasks
         )
 
-    def _groups(self, tasks: Sequence[AlignmentTask], in_order: bool) -> Iterator[list[int]]:
-        """Pictures of one size go through the network together, as many as memory holds.
+    def _align_each(
+        self, tasks: Iterable[AlignmentTask], generator: torch.Generator | None
+    ) -> Iterator[Alignment]:
+        """The results in the order of the tasks; neighbours of one size share batches."""
+        group: list[AlignmentTask] = []
+        for task in tasks:
+            if group and task.latent != group[0].latent:
+                yield from self._align_group(group, generator)
+                group = []
+            group.append(task)
+            if len(group) == self._most(task) or _pixels(group) >= _PIXELS:
+                yield from self._align_group(group, generator)
+                group = []
+        if group:
+            yield from self._align_group(group, generator)
 
-        ``in_order`` keeps them as they are given, for a generator that all draw from in turn.
-        """
-        by_size: dict[Any, list[int]] = {}
-        run = 0
-        shapes = [task.encoded.latents.shape for task in tasks]
-        for index, shape in enumerate(shapes):
-            if in_order and index and shape != shapes[index - 1]:
-                run += 1
-            by_size.setdefault((run, shape), []).append(index)
-        for indices in by_size.values():
-            first = tasks[indices[0]]
-            low = self.model.batch_size.memory == "low"
-            most = 1 if low else self.images_together(first.encoded.latents, first.config)
-            for start in range(0, len(indices), most):
-                yield indices[start : start + most]
+    def _most(self, task: AlignmentTask) -> int:
+        """How many pictures like this one go through the network together."""
+        low = self.model.batch_size.memory == "low"
+        return 1 if low else self.images_together(task.encoded.latents, task.config)
 
     def _align_group(
-        self, tasks: Sequence[AlignmentTask], generators: Generators, record: dict[str, Any]
-    ) -> list[Alignment]:
-        """Noise first, then errors and scores, then attention and maps of the classes to show."""
+        self, tasks: Sequence[AlignmentTask], generator: torch.Generator | None
+    ) -> Iterator[Alignment]:
+        """Noise first, then errors and scores, then attention of the classes to show.
+
+        Then maps at the pictures' sizes, of one picture at a time.
+        """
         noted = len(self.model.batch_size.notes)
-        drawn = [self.timesteps(task.encoded.latents, task.config, generators) for task in tasks]
-        tasks = [
-            dataclasses.replace(task, timesteps=collecting, scoring=scoring)
-            for task, (collecting, scoring) in zip(tasks, drawn, strict=True)
-        ]
+        tasks = [self._timed(task, generator) for task in tasks]
         tasks = self._measured(tasks)
         shown = {index: self._without_absent(task) for index, task in enumerate(tasks)}
         places = [index for index, task in shown.items() if task is not None]
         kept = [task for task in shown.values() if task is not None]
         self.progress.expect(self._passes(kept) - self._passes(tasks))
         there = self._measured(kept)
-        outputs = self.heatmaps(there, self.collect(there)) if there else []
-        made = dict(zip(places, zip(there, outputs, strict=True), strict=True))
-        for output in outputs:
-            check_finite(output.cross, "attention maps", self.backbone.dtype)
-        about = {"method": self.name, "supervised": self.supervised, **record}
-        notes = [*self.model.batch_size.notes[noted:], *self._distillation(tasks[0].config)]
+        collected = self.collect(there) if there else []
+        read = dict(zip(places, zip(there, collected, strict=True), strict=True))
+        del collected
+        about = {"method": self.name, "supervised": self.supervised, "model": self.model.record()}
         own = "absent_below" in self.model.settings
-        return [conclude(task, made.get(i), notes, about, own) for i, task in enumerate(tasks)]
+        for index, task in enumerate(tasks):
+            made = None
+            if index in read:
+                known, attention = read.pop(index)
+                (output,) = self.heatmaps([known], [attention])
+                check_finite(output.cross, "attention maps", self.backbone.dtype)
+                made = known, output
+            notes = [*self.model.batch_size.notes[noted:], *self._distillation(task.config)]
+            seed = task.seed if generator is None else None
+            yield conclude(task, made, notes, {**about, "seed": seed}, own)
+
+    def _timed(self, task: AlignmentTask, generator: torch.Generator | None) -> AlignmentTask:
+        """The task with its timesteps and their noise."""
+
+        def generators() -> torch.Generator:
+            return generator or torch.Generator().manual_seed(task.seed)
+
+        drawn = self.timesteps(task.encoded.latents, task.config, generators)
+        return dataclasses.replace(task, timesteps=drawn[0], scoring=drawn[1])
 
     def _distillation(self, config: AlignConfig) -> list[str]:
         """What a distilled network's evidence is worth, where there is any."""
@@ -317,6 +362,16 @@ class Method(ABC):
             targets=None if task.targets is None else task.targets[kept],
             scores=None if task.scores is None else task.scores[kept],
         )
+
+
+def _alike_together(sizes: Sequence[Size]) -> list[int]:
+    """The places of the sizes, those of one size together, in the order of their first."""
+    first = {size: index for index, size in reversed(list(enumerate(sizes)))}
+    return sorted(range(len(sizes)), key=lambda index: first[sizes[index]])
+
+
+def _pixels(tasks: Sequence[AlignmentTask]) -> int:
+    return sum(task.size[0] * task.size[1] for task in tasks)
 
 
 def _checked_scores(given: Any, plan: PromptPlan) -> Scores | None:

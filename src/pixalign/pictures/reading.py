@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from pixalign.core.values import Size
@@ -56,6 +56,17 @@ def read_image(image: ImageLike) -> Image.Image:
         return _to_rgb(ImageOps.exif_transpose(opened))
     except _DAMAGED as error:
         raise ValueError(f"{name} is damaged or cut short: {error}") from error
+
+
+def upright_size(path: Path) -> Size:
+    """The (height, width) that `read_image` will give a file, by its head alone."""
+    with _open(path) as opened:
+        try:
+            turned = opened.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+        except _DAMAGED as error:
+            raise ValueError(f"{str(path)!r} is damaged or cut short: {error}") from error
+        width, height = opened.size
+    return (width, height) if turned else (height, width)
 
 
 def _open(path: Path) -> Image.Image:
