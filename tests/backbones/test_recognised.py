@@ -134,6 +134,18 @@ REAL = {
         | {"text_encoder": "BertModel", "tokenizer": "BertTokenizer"}
         | {"text_encoder_2": "T5EncoderModel", "tokenizer_2": "T5Tokenizer"},
     ),
+    "Wan 2.1": (
+        "wan",
+        {"transformer": "WanTransformer3DModel", "vae": "AutoencoderKLWan"}
+        | {"text_encoder": "UMT5EncoderModel", "tokenizer": "T5TokenizerFast"}
+        | {"scheduler": "UniPCMultistepScheduler"},
+    ),
+    "LTX-Video": (
+        "ltx",
+        FLOW
+        | {"transformer": "LTXVideoTransformer3DModel", "vae": "AutoencoderKLLTXVideo"}
+        | {"text_encoder": "T5EncoderModel", "tokenizer": "T5Tokenizer"},
+    ),
 }
 OTHERS = {
     "SDXL refiner": UNET

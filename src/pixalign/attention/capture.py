@@ -6,34 +6,43 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from einops import rearrange
+from PIL import Image
 from torch import Tensor, nn
 
 from pixalign.attention import AttentionReader, text_layers
 from pixalign.attention.layers import CrossWeights, combine_layers
 from pixalign.core.maps import minmax, resize
 from pixalign.core.values import Phrase, Size, TokenSpans
+from pixalign.pictures.drawing import heat
+from pixalign.pictures.saving import write_animation
 from pixalign.text.prompts import as_phrases, find
 from pixalign.text.streams import TextStream
+
+_HEAT = 0.6  # how much of an animation over pictures is the map
 
 
 class WordMaps:
     """Cross-attention of some words at every denoising step of the last pipeline call.
 
-    ``maps["dog"]`` is float32 [steps, images, h, w] on the CPU: the weighted mean over layers
-    of head-mean attention to the word's tokens. A second call inside the block starts anew.
+    ``maps["dog"]`` is float32 [steps, images, h, w] on the CPU, of videos
+    [steps, videos, frames, h, w] with the latents' frames: the weighted mean over layers of
+    head-mean attention to the word's tokens. A second call inside the block starts anew.
     """
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self.words = words
         self.timesteps: list[float] = []
-        self._steps: list[Tensor] = []  # [images, words, h, w] each
+        self._steps: list[Tensor] = []  # [images, words, (frames,) h, w] each
         self._why_none = "call the pipeline inside the block first"
 
     def __len__(self) -> int:
@@ -46,15 +55,45 @@ class WordMaps:
 
     @property
     def steps(self) -> Tensor:
-        """float32 [steps, images, words, h, w]."""
+        """float32 [steps, images, words, (frames,) h, w]."""
         if not self._steps:
             raise ValueError(f"nothing captured: {self._why_none}")
         return torch.stack(self._steps)
 
     def heatmaps(self, size: Size | None = None) -> Tensor:
-        """float32 [images, words, H, W] in [0, 1]: mean over the steps, resized, min-max."""
+        """float32 [images, words, (frames,) H, W] in [0, 1]: mean over steps, resized, min-max."""
         mean = self.steps.mean(0)
-        return minmax(resize(mean, size) if size else mean, (2, 3))
+        return minmax(resize(mean, size) if size else mean, tuple(range(2, mean.ndim)))
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        word: str,
+        *,
+        image: int = 0,
+        pictures: Sequence[Image.Image] = (),
+        fps: float = 8,
+    ) -> Path:
+        """A word's map as an animation, .webp or .gif: over a video's frames, or over the steps.
+
+        ``pictures`` are laid under it, a video's frames, each with the latents' frame that covers
+        it, or one drawn picture; they also say how large it becomes.
+        """
+        if word not in self.words:
+            raise ValueError(f"word is {word!r}; captured are {', '.join(self.words)}")
+        place = self.words.index(word)
+        video = self.steps.ndim == 6
+        maps = self.steps.mean(0)[image, place] if video else self.steps[:, image, place]
+        shown = list(pictures)
+        if len(shown) == 1 and not video:
+            shown *= len(maps)
+        if shown:
+            maps = resize(maps[_covering(len(shown), len(maps))], shown[0].size[::-1])
+        frames = [heat(frame.numpy()) for frame in minmax(maps, (0, 1, 2))]
+        if shown:
+            pairs = zip(shown, frames, strict=True)
+            frames = [Image.blend(below.convert("RGB"), above, _HEAT) for below, above in pairs]
+        return write_animation(Path(path), frames, fps)
 
 
 @contextmanager
@@ -67,8 +106,8 @@ def capture(
 ) -> Iterator[WordMaps]:
     """Record the maps of ``words`` while the backbone's pipeline is called inside the block.
 
-    Works with text-to-image and image-to-image calls, batches, with and without guidance; only
-    the conditional half is read. The prompt is read from the call; when only embeddings are
+    Works with text-to-image and image-to-image calls, videos, batches, with and without guidance;
+    only the conditional half is read. The prompt is read from the call; when only embeddings are
     passed, give it here. A word that one prompt of a batch lacks has a map of zeros there; one
     that all lack is an error. The pipeline's results do not change by a bit (unless it is
     compiled: then it runs uncompiled meanwhile), and it is as before when the block ends, also
@@ -108,6 +147,7 @@ class _Recorder:
     texts: Sequence[Tensor] = ()  # of the images, as the network is shown them
     ran: bool = True  # whether the network did since the prompt was read
     time: float = 0.0
+    frames: int | None = None  # of a video
 
     def __post_init__(self) -> None:
         self.maps = WordMaps(tuple(word.name for word in self.words))
@@ -184,7 +224,7 @@ class _Recorder:
             self.maps._why_none = "the network was not shown the prompt's own embeddings"
             return
         self.reader.columns = self.columns.to(self.backbone.device)
-        self.reader.rows, self.time = rows, call.time
+        self.reader.rows, self.time, self.frames = rows, call.time, call.frames
 
     def after(self, *_: object) -> None:
         mine = threading.get_ident() == self.thread
@@ -192,8 +232,16 @@ class _Recorder:
             return  # an auxiliary pass, such as skip-layer guidance
         cross = [self.reader.cross[site] for site in self.sites]  # [images, words, h, w] each
         combined = combine_layers(cross, text_layers(self.sites), self.cross_weights)
+        if self.frames is not None:
+            combined = rearrange(combined, "b n (f h) w -> b n f h w", f=self.frames)
         self.maps.timesteps.append(self.time)
         self.maps._steps.append(combined.float().cpu())
+
+
+def _covering(frames: int, latents: int) -> list[int]:
+    """Which latent frame covers each frame of a video: one covers the first, others as many."""
+    each = max(1, -(-(frames - 1) // max(1, latents - 1)))
+    return [0, *(1 + (frame - 1) // each for frame in range(1, frames))]
 
 
 def _rows_of(texts: Sequence[Tensor], shown: Sequence[Tensor]) -> Tensor | slice | None:

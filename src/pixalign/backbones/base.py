@@ -269,7 +269,8 @@ class Backbone(LatentCodec, ABC):
         latent, texts = self.call_latent(named), named[self.text_argument]
         time = float(torch.as_tensor(named[self.time_argument]).flatten()[0])
         order = self.call_order(named, latent, texts)
-        return NetworkCall(latent, texts, time, None if order is None else order.to(self.device))
+        order = None if order is None else order.to(self.device)
+        return NetworkCall(latent, texts, time, order, self.call_frames(named))
 
     def text_length(self, encoded: int) -> int:
         """How many columns of text layers have, of which the pipeline encodes so many at first."""
@@ -279,6 +280,10 @@ class Backbone(LatentCodec, ABC):
         """The latents' (height, width) in a call of the network with those arguments."""
         latents = named["sample" if "sample" in named else "hidden_states"]
         return latents.shape[-2], latents.shape[-1]
+
+    def call_frames(self, named: Mapping[str, Any]) -> int | None:
+        """`NetworkCall.frames` in a call of the network with those arguments."""
+        return None
 
     def call_order(
         self, named: Mapping[str, Any], latent: Size, texts: Sequence[Tensor]

@@ -22,6 +22,7 @@ from pixalign.backbones.hidream import HiDream
 from pixalign.backbones.hunyuan_dit import HunyuanDiT
 from pixalign.backbones.kolors import Kolors
 from pixalign.backbones.krea2 import Krea2
+from pixalign.backbones.ltx import Ltx
 from pixalign.backbones.lumina2 import Lumina2
 from pixalign.backbones.missing import check_whole, refusing_missing
 from pixalign.backbones.pixart import PixArt
@@ -31,6 +32,7 @@ from pixalign.backbones.sana import Sana
 from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
 from pixalign.backbones.sdxl import StableDiffusionXL
+from pixalign.backbones.wan import Wan
 from pixalign.backbones.z_image import ZImage
 from pixalign.core.batching import out_of_memory
 from pixalign.core.checks import check_choice
@@ -39,7 +41,7 @@ _FAMILIES: tuple[type[Backbone], ...] = (
     StableDiffusion, StableDiffusionXL, StableDiffusion3, Flux, Chroma, Flux2, ZImage, QwenImage,
     Lumina2, AuraFlow, Krea2, CogView4, CogView3Plus,
     PixArt, Sana,
-    HunyuanDiT, Kolors, Playground, HiDream,
+    HunyuanDiT, Kolors, Playground, HiDream, Wan, Ltx,
 )  # fmt: skip
 FAMILIES: dict[str, type[Backbone]] = {backbone.family: backbone for backbone in _FAMILIES}
 _HUB_OPTIONS = (

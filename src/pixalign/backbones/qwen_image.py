@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from pixalign.backbones.transformer import FlowTransformer
+from pixalign.backbones.video import FrameCodec
 from pixalign.core.values import Size, TextCondition
 from pixalign.text.streams import TextStream
 
 
-class QwenImage(FlowTransformer):
+class QwenImage(FrameCodec, FlowTransformer):
     """Qwen-Image."""
 
     family = "qwen-image"
@@ -54,9 +55,3 @@ class QwenImage(FlowTransformer):
     def call_latent(self, named: Mapping[str, Any]) -> Size:
         ((_, rows, columns),) = named["img_shapes"][0]
         return self.patch * rows, self.patch * columns
-
-    def _encoded(self, vae: Any, pixels: Tensor) -> Tensor:
-        return super()._encoded(vae, pixels[:, :, None])[:, :, 0]
-
-    def _decoded(self, vae: Any, latents: Tensor) -> Tensor:
-        return super()._decoded(vae, latents[:, :, None])[:, :, 0]

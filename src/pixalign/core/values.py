@@ -269,10 +269,12 @@ class NetworkCall:
     ``latent`` is the (height, width) that layers' factors count. ``texts`` are the embeddings of
     each row of the batch, ``time`` is what the network is told. ``order`` int64 [tokens] or
     [batch, tokens] says where a joint layer has the tokens of the picture, then those of the text,
-    then any others; None where they stand in that order.
+    then any others; None where they stand in that order. A video's ``frames`` stand below one
+    another in the latent's height; None is a picture.
     """
 
     latent: Size
     texts: Sequence[Tensor]
     time: float
     order: Tensor | None = None
+    frames: int | None = None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from pixalign.core.checks import check_choice
 from pixalign.core.files import write_bytes
 
 # How files of each kind are written; JPEG at a third of a PNG's size or less.
@@ -17,6 +19,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "jpeg": {"quality": 88, "subsampling": 0, "optimize": True},
     "webp": {"quality": 85},
 }
+
+# {ending: (format, options)}; frames that repeat stay frames of their own.
+ANIMATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".webp": ("webp", {"quality": 85, "minimize_size": False, "allow_mixed": True}),
+    ".gif": ("gif", {"disposal": 2}),
+}
+_FASTEST = 50  # frames a second: players show faster ones slowly
 
 
 def encoded(image: Image.Image, kind: str = "png") -> bytes:
@@ -29,6 +38,18 @@ def encoded(image: Image.Image, kind: str = "png") -> bytes:
 def write_png(path: Path, image: Image.Image) -> Path:
     """A PNG of any mode."""
     return write_bytes(path, encoded(image))
+
+
+def write_animation(path: Path, frames: Sequence[Image.Image], fps: float) -> Path:
+    """Pictures one after the other as an endless .webp or .gif."""
+    check_choice("the ending of an animation", path.suffix.lower(), tuple(ANIMATIONS))
+    if not 0 < fps <= _FASTEST:
+        raise ValueError(f"fps is {fps!r}; allowed: above 0, at most {_FASTEST}")
+    kind, options = ANIMATIONS[path.suffix.lower()]
+    file = io.BytesIO()
+    how = {"save_all": True, "append_images": list(frames[1:]), "loop": 0, **options}
+    frames[0].save(file, format=kind, duration=round(1000 / fps), **how)
+    return write_bytes(path, file.getvalue())
 
 
 def mask_image(mask: np.ndarray, colours: np.ndarray) -> Image.Image:
