@@ -21,6 +21,7 @@ from torch import Tensor
 from pixalign.alignment.calibrate import exponents
 from pixalign.alignment.evidence import log_ratio
 from pixalign.alignment.heatmaps import finish
+from pixalign.alignment.objects import as_coco, as_supervision
 from pixalign.alignment.task import AlignmentTask
 from pixalign.alignment.trust import Trust, absent, doubts, trust
 from pixalign.config import AlignConfig
@@ -196,6 +197,28 @@ class Alignment:
         for name in stale - {path.name for path in written}:
             (target / name).unlink(missing_ok=True)
         return written
+
+    def to_coco(
+        self,
+        threshold: float | None = None,
+        *,
+        polygons: bool = False,
+        instances: bool = True,
+        min_area: int = 0,
+    ) -> dict[str, Any]:
+        """COCO's images, annotations and categories, as JSON-able values.
+
+        An object is a connected region of a class, of ``min_area`` pixels or more, or without
+        ``instances`` all of a class; its score is the mean probability. Compressed runs are exact
+        and need pycocotools (extra ``label``); polygons fill holes.
+        """
+        return as_coco(self, threshold, polygons, instances, min_area)
+
+    def to_supervision(
+        self, threshold: float | None = None, *, instances: bool = True, min_area: int = 0
+    ) -> Any:
+        """The objects of `to_coco` as supervision's ``Detections``; ``class_id`` counts from 0."""
+        return as_supervision(self, threshold, instances, min_area)
 
     def _threshold(self, threshold: float | None) -> float:
         value = self.config.resolved().threshold if threshold is None else threshold
