@@ -113,3 +113,11 @@ def test_short_tokens_are_refused():
             check_binding("127.0.0.1", token)
     for host in ("127.0.0.1", "localhost", "::1", "127.1.2.3"):
         check_binding(host, None)
+
+
+def test_the_token_may_be_the_password_of_basic_authentication():
+    guarded = client(token=TOKEN)
+    assert guarded.get("/size", auth=("anyone", TOKEN)).status_code == 200
+    assert guarded.get("/size", auth=(TOKEN, "wrong")).status_code == 401
+    for given in ("", "!", "/w==", TOKEN):
+        assert guarded.get("/size", headers={"authorization": f"Basic {given}"}).status_code == 401

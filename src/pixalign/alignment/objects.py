@@ -24,7 +24,7 @@ def find_objects(
     result: Alignment, threshold: float | None = None, *, instances: bool = True, min_area: int = 0
 ) -> tuple[NDArray[np.uint16], tuple[Segment, ...]]:
     """`find_segments` of a result's mask; scores are the mean probability of the class."""
-    mask, probability = result.mask(threshold), result.probs(threshold).max(0)
+    mask, probability = result.mask(threshold), result.confidence(threshold)
     return find_segments(mask, probability, instances=instances, min_area=min_area)
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "segment": Entry("segment", "Find classes in pictures: mask, heatmaps, overlay, result.json."),
     "generate": Entry("generate", "Draw a prompt so that every entity it names appears."),
     "edit": Entry("edit", "Change what the words of a picture's prompt say, and only there."),
+    "serve": Entry("serve", "Answer an annotation tool with masks, live."),
     "demo": Entry("scenes", "Show the method at work, offline."),
     "scenes": Entry("scenes", "Draw scenes with exact masks, captions and boxes."),
     "classes": Entry("models", "List the names of a dataset's or the scenes' classes."),

@@ -10,8 +10,8 @@ import typer
 
 from pixalign.cli import common
 from pixalign.cli.common import one_of, option
-from pixalign.config import AlignConfig
-from pixalign.methods import METHODS
+from pixalign.config import PRESETS, AlignConfig
+from pixalign.methods import METHODS, method_of
 
 _METHOD = one_of(name for name, kind in METHODS.items() if not kind.supervised)
 _PORT = 9090  # where Label Studio's own examples listen
@@ -29,7 +29,13 @@ def serve(
             show_default="none: pictures cannot be read",
         ),
     ] = None,
-    method: Annotated[str, option("How heatmaps are made.", **_METHOD)] = "dense",
+    preset: Annotated[
+        str, option("Settings to start from; others make a person wait.", **one_of(PRESETS))
+    ] = "fast",
+    method: Annotated[
+        str | None,
+        option("How heatmaps are made.", show_default="the preset's, else dense", **_METHOD),
+    ] = None,
     absent: Annotated[
         Literal["keep", "drop"], option("Whether classes that are likely not there are labelled.")
     ] = "drop",
@@ -71,13 +77,15 @@ def serve(
     check_binding(host, token)
     if root is not None and not root.is_dir():
         raise NotADirectoryError(f"--root {str(root)!r} is no folder")
+    config = AlignConfig.preset(preset, absent=absent)
+    kind = method_of(config, method)
+    config = kind.configured(config)
     from pixalign.labelling.backend import Backend, create_app
 
-    config = AlignConfig(method=method, absent=absent)
     loading: dict[str, Any] = {"batch_size": batch_size, "memory": memory, "progress": False}
     backend = Backend(
         lambda: common.load_model(model, device, dtype, **loading),
-        version=f"pixalign {model_name(model)} {method}",
+        version=f"pixalign {model_name(model)} {kind.name}",
         root=root,
         config=config,
         instances=instances,

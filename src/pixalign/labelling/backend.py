@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -66,7 +67,7 @@ class Backend:
         self._load, self.version = load, version
         self._root = None if root is None else root.resolve(strict=True)
         self._config = config or AlignConfig(absent="drop")
-        self._objects = {"instances": instances, "min_area": min_area}
+        self._instances, self._min_area = instances, min_area
         self._model: AlignmentModel | None = None
         self._interfaces: dict[str, LabelConfig] = {}
         self._lock = threading.Lock()
@@ -103,18 +104,22 @@ class Backend:
         if self._model is None:
             self._model = self._load()
         result = self._model.align(image, interface.phrases, config=self._config)
-        found = find_objects(result, **self._objects)
-        names = {"from_name": interface.from_name, "to_name": interface.to_name}
-        made = prediction(
-            *found, result.classes, version=self.version, kind=interface.kind, **names
+        found, segments = find_objects(result, instances=self._instances, min_area=self._min_area)
+        return prediction(
+            found,
+            segments,
+            result.classes,
+            version=self.version,
+            kind=interface.kind,
+            from_name=interface.from_name,
+            to_name=interface.to_name,
         )
-        return made
 
     def picture(self, address: str) -> Path:
         """The file below the root that a task's address names; nothing else is ever opened."""
         parts = urlsplit(address)
         named = parse_qs(parts.query).get("d", [""])[0]
-        if parts.scheme or parts.netloc or parts.path != _LOCAL or not named:
+        if parts.scheme or parts.netloc or not parts.path.endswith(_LOCAL) or not named:
             raise ValueError(
                 f"{address[:200]!r} is not downloaded; allowed: local files, {_LOCAL}?d=..."
             )
@@ -132,7 +137,7 @@ class Backend:
         """
         interface = self.interface(body.project or "", body.label_config or "")
         jobs = [
-            self.queue.submit("label-studio", lambda task=task: self.predict(task, interface))
+            self.queue.submit("label-studio", partial(self.predict, task, interface))
             for task in body.tasks
         ]
         results, errors = [], []
@@ -191,6 +196,8 @@ def _sentence(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": str(error.detail)}, error.status_code)
     if isinstance(error, RequestValidationError):
         places = [".".join(map(str, problem["loc"][1:3])) for problem in error.errors()[:3]]
-        said = "; ".join(f"{place or 'the body'} is not as Label Studio sends it" for place in places)
+        said = "; ".join(
+            f"{place or 'the body'} is not as Label Studio sends it" for place in places
+        )
         return JSONResponse({"error": said}, 422)
     return JSONResponse({"error": str(error)}, 503 if isinstance(error, QueueFull) else 400)

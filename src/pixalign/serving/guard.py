@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 import ipaddress
 import json
@@ -55,7 +56,8 @@ class Guard:
     Host must name this machine, which is what stops pages that rebind their own name to it: a
     loopback name; where the server is bound beyond loopback also an address, the machine's name,
     ``host`` itself and ``names``. Origin, where a browser sends one, must be Host. The token comes
-    as a bearer, or as ``?token=``, for which a browser gets a cookie.
+    as a bearer, as the password of basic authentication, or as ``?token=``, for which a browser
+    gets a cookie.
     """
 
     def __init__(
@@ -116,8 +118,10 @@ class Guard:
         return self.token is not None and hmac.compare_digest(token.encode(), self.token.encode())
 
     def _allowed(self, scope: Message, headers: dict[str, str]) -> bool:
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        if self.token is None or (scheme.lower() == "bearer" and self._known(bearer.strip())):
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        bearer = given.strip() if scheme.lower() == "bearer" else ""
+        password = _password(given) if scheme.lower() == "basic" else ""
+        if self.token is None or self._known(bearer or password):
             return True
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(_cookie_name(scope))
@@ -173,6 +177,14 @@ def _headers(scope: Message) -> dict[str, str]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     return headers
+
+
+def _password(given: str) -> str:
+    """The password of basic authentication, whoever the user; empty where there is none."""
+    try:
+        return base64.b64decode(given, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _split(url: str) -> tuple[str, str]:
