@@ -45,7 +45,7 @@ def test_completion_lists_commands():
     code = "import sys; sys.argv = ['pixalign']; from pixalign.__main__ import main; main()"
     run = {"capture_output": True, "text": True, "env": os.environ | asked}
     done = subprocess.run([sys.executable, "-c", code], **run)
-    assert done.stdout.split() == ["segment", "scenes"]
+    assert done.stdout.split() == ["segment", "serve", "scenes"]
 
 
 @pytest.mark.parametrize("module", ["typer", "torch"])
