@@ -1,17 +1,20 @@
 """A benchmark's rows are what the model gives; a run can be stopped, shared and gone on with."""
 
+import copy
 import dataclasses
 import json
 import os
 import shutil
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import pixalign as pa
 from bench_folder import CLASSES, dataset_of, folder_of
@@ -207,6 +210,78 @@ def test_other_settings_do_not_mix(model, small, tmp_path):
     assert (done.folder / IMAGES).read_bytes() == before
 
 
+def test_a_higher_limit_goes_on(model, small, tmp_path, quick):
+    dataset = dataset_of(tmp_path, 6)
+    few = dataclasses.replace(dataset, keys=dataset.keys[:3])
+    runner.run(small, few, model, tmp_path / "one", limit=3, show=False)
+    more = runner.run(small, dataset, model, tmp_path / "one", limit=6, show=False)
+    assert more.header["images"] == 6
+    whole = runner.run(small, dataset, model, tmp_path / "two", limit=6, show=False)
+    assert (more.folder / IMAGES).read_bytes() == (whole.folder / IMAGES).read_bytes()
+    with pytest.raises(ValueError, match="another run: limit was 6, is 3"):
+        runner.run(small, few, model, tmp_path / "one", limit=3, show=False)
+    others = dataclasses.replace(dataset, keys=dataset.keys[::-1])
+    runner.run(small, few, model, tmp_path / "three", limit=3, show=False)
+    with pytest.raises(ValueError, match="another run: "):
+        runner.run(small, others, model, tmp_path / "three", limit=6, show=False)
+
+
+def test_other_weights_of_the_same_name_do_not_mix(sd1, small, tmp_path):
+    dataset, pipe = dataset_of(tmp_path, 1), copy.deepcopy(sd1)
+    runner.run(small, dataset, pa.load(pipe), tmp_path, show=False)
+    runner.run(small, dataset, pa.load(pipe), tmp_path, show=False)
+    with torch.no_grad():
+        next(pipe.unet.parameters()).add_(0.25)
+    with pytest.raises(ValueError, match=r"another run: model.weights was"):
+        runner.run(small, dataset, pa.load(pipe), tmp_path, show=False)
+
+
+def test_lines_that_have_changed_are_measured_again(model, small, tmp_path):
+    dataset = dataset_of(tmp_path, 2)
+    run = runner.run(small, dataset, model, tmp_path / "out", show=False)
+    path = run.folder / IMAGES
+    before = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in rng.integers(0, len(before), 60).tolist():
+        changed = bytearray(before)
+        changed[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kept = b"".join(run._in_order())
+        assert kept in (b"", *before.splitlines(keepends=True))  # one of two lines at most
+    with pytest.warns(RuntimeWarning, match="its image is done again"):
+        again = runner.run(small, dataset, model, tmp_path / "out", show=False)
+    assert (again.folder / IMAGES).read_bytes() == before
+
+
+def test_masks_are_kept_where_they_are_asked_for(model, small, tmp_path):
+    dataset = dataset_of(tmp_path, 5)
+    run = runner.run(small, dataset, model, tmp_path / "out", show=False, save_masks=True)
+    folders = sorted((run.folder / "masks").iterdir())
+    assert len(folders) == len(small.rows)
+    sample = dataset[3]
+    names, labels = [CLASSES[c] for c in sample.present], [0, *(c + 1 for c in sample.present)]
+    for row, folder in zip(small.rows, folders, strict=True):
+        assert sorted(path.stem for path in folder.iterdir()) == sorted(dataset.keys)
+        seed = image_seed(0, sample.key)
+        result = model.align(sample.image, names, config=row.config, seed=seed)
+        found = np.asarray(Image.open(folder / "003.png"))
+        assert np.array_equal(found, np.array(labels)[result.mask()])
+        assert not np.asarray(Image.open(folder / "004.png")).any()  # no class
+
+
+def test_a_picture_that_is_cut_short_ends_a_run_with_its_name(model, small, tmp_path, quick):
+    dataset = dataset_of(tmp_path, 6)
+    path = dataset.images[dataset.keys[4]]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=rf"{path.name}' is damaged or cut short"):
+        runner.run(small, dataset, model, tmp_path / "out", show=False)
+    (run,) = find_runs(tmp_path / "out")
+    assert run.done() == {0, 1, 2, 3}
+
+
 def test_two_processes_give_the_identical_file(sd1_folder, small, tmp_path):
     data = folder_of(tmp_path / "data", runner.CHUNK + 1)
     model = pa.load(sd1_folder, device="cpu")
@@ -291,7 +366,7 @@ def test_check_counts_the_classes_of_a_root(shell, tmp_path):
     root = folder_of(tmp_path / "data", 4)
     code, out, _ = shell("bench", "check", root, "--json")
     assert code == 0
-    record = json.loads(out)
+    (record,) = json.loads(out)
     assert (record["images"], record["empty"]) == (4, 1)
     assert sum(record["images_per_class"].values()) == 1 + 2 + 3
     shutil.move(root / "masks" / "003.png", tmp_path)

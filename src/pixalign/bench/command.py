@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from pixalign.backbones.load import hide_loading_bars, resolve_device
-from pixalign.bench.datasets import DATASETS, Dataset, check, find_datasets, open_dataset
+from pixalign.bench.datasets import (
+    DATASETS,
+    Dataset,
+    check,
+    find_datasets,
+    near_misses,
+    open_dataset,
+)
 from pixalign.bench.datasets.captions import load_counts
 from pixalign.bench.datasets.sample import class_list, class_lists
 from pixalign.bench.examples import draw_examples
 from pixalign.bench.runner import check_counts, launched_process, run
 from pixalign.bench.spec import Spec, load_spec, spec_names
 from pixalign.bench.summary import write_result
+from pixalign.core.files import check_folder, read_text
 from pixalign.core.protocols import AlignmentModel
 
 
@@ -31,6 +40,7 @@ def run_specs(
     seed: int = 0,
     device: str = "auto",
     show: bool = True,
+    save_masks: bool = False,
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Run specs on their datasets with one model; gives each run's folder and result.
 
@@ -38,6 +48,7 @@ def run_specs(
     right.
     """
     chosen = resolve_device(device)
+    check_folder(out)
     planned = [
         (spec, dataset, _counts(spec, dataset, counts))
         for spec in find_specs(names)
@@ -50,7 +61,11 @@ def run_specs(
     model = load_model(device)
     for spec, dataset, known in planned:
         options: dict[str, Any] = {"limit": limit, "seed": seed, "counts": known}
-        options |= {"process": process, "show": show and process.is_main_process}
+        options |= {
+            "save_masks": save_masks,
+            "process": process,
+            "show": show and process.is_main_process,
+        }
         finished = run(spec, dataset, model, out, **options)
         if process.is_main_process:
             result = write_result(finished)
@@ -75,7 +90,19 @@ def _open(spec: Spec, names: Sequence[str], root: Path | None, limit: int | None
         raise ValueError(
             f"spec {spec.name!r} is for {', '.join(spec.datasets)}, not {', '.join(names)}"
         )
-    return [open_dataset(name, root, spec.split, limit) for name in chosen]
+    datasets, missing = [], []
+    for name in chosen:
+        try:
+            datasets.append(open_dataset(name, root, spec.split, limit))
+        except FileNotFoundError as error:  # the others are run, unless this one was asked for
+            if names or len(chosen) == 1:
+                raise
+            missing.append(f"{name} is not run: {error}")
+    if not datasets:
+        raise FileNotFoundError("; ".join(missing))
+    for message in missing:
+        warnings.warn(message, UserWarning, stacklevel=4)
+    return datasets
 
 
 def _counts(spec: Spec, dataset: Dataset, path: Path | None) -> Mapping[str, float] | None:
@@ -87,15 +114,26 @@ def _counts(spec: Spec, dataset: Dataset, path: Path | None) -> Mapping[str, flo
 
 
 def check_root(
-    root: Path, names: Sequence[str], split: str | None, limit: int | None
+    root: Path, names: Sequence[str], split: str | None, limit: int | None, decode: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """What stands under a root, dataset by dataset; the first fault is an error."""
+    """What stands under a root, dataset by dataset; "problems" are texts, none where all is well.
+
+    Datasets of which a part alone is there, or that cannot be opened, have nothing but these.
+    """
+    missed = {} if names else near_misses(root)
     chosen = list(names) or find_datasets(root)
-    if not chosen:
+    if not chosen and not missed:
         known = ", ".join(DATASETS)
         raise ValueError(f"no dataset was found below {str(root)!r}; known are {known}")
     for name in chosen:
-        yield dataclasses.asdict(check(open_dataset(name, root, split, limit), progress=True))
+        try:
+            dataset = open_dataset(name, root, split, limit)
+        except (ValueError, OSError) as error:
+            missed[name] = str(error)
+            continue
+        yield dataclasses.asdict(check(dataset, progress=True, decode=decode))
+    for name, problem in missed.items():
+        yield {"name": name, "problems": (problem,)}
 
 
 def class_names(text: str) -> tuple[str, ...]:
@@ -106,4 +144,4 @@ def class_names(text: str) -> tuple[str, ...]:
     path = Path(text)
     if not path.is_file():
         raise FileNotFoundError(f"classes is {text!r}; allowed: a file, or {', '.join(shipped)}")
-    return tuple(filter(None, map(str.strip, path.read_text(encoding="utf-8").splitlines())))
+    return tuple(filter(None, map(str.strip, read_text(path).splitlines())))

@@ -22,6 +22,7 @@ from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, p
 from pixalign.alignment.request import EncodedImage
 from pixalign.bench.clock import Clock
 from pixalign.bench.exponents import evidence_by, exponents_by
+from pixalign.bench.found_masks import FoundMasks
 from pixalign.bench.metrics import Tally, nearest_threshold, tally
 from pixalign.bench.spec import SpecRow
 from pixalign.bench.store import ImageRow
@@ -137,6 +138,7 @@ class Bench:
         self.rows = [Measurement.of(row, model) for row in rows]
         self.clock = Clock(model.backbone.device)
         self.quiet = Progress(0, "", show=False)
+        self.masks: FoundMasks | None = None  # where masks are kept
 
     def measure(self, subjects: Sequence[Subject]) -> tuple[list[ImageRow], dict[str, float]]:
         """The rows of some images, and the seconds that each row of the table took for them.
@@ -148,14 +150,23 @@ class Bench:
         for subject in subjects:
             if not subject.labels:
                 subject.tallies = {row.name: _all_background(subject) for row in self.rows}
+                for row in self.rows:
+                    self._keep(subject, row, torch.zeros(0, *subject.size))
         for subject, row, heatmaps in self.heatmaps([x for x in subjects if x.labels]):
             labels = [label + 1 for label in subject.labels]
             drawn = tally(heatmaps, subject.truth, labels, subject.index)
             if row.row.supervised:
                 drawn = [_best(drawn, row.config)]
             subject.tallies[row.name] = tuple(drawn)
+            self._keep(subject, row, heatmaps[0])
         seconds = {row.name: self.clock.rows[row.name] for row in self.rows}
         return [_image_row(subject, self.rows) for subject in subjects], seconds
+
+    def _keep(self, subject: Subject, row: Measurement, heatmaps: Tensor) -> None:
+        """Write the mask at the fixed threshold, if masks are asked for."""
+        if self.masks is not None:
+            assert row.config.threshold is not None
+            self.masks.write(subject, row.name, heatmaps, row.config.threshold)
 
     def heatmaps(self, subjects: Sequence[Subject]) -> Heatmaps:
         """Each subject's heatmaps under each row, as they are made: attention is read and let go.

@@ -11,7 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pixalign.backbones.fingerprint import fingerprint
 from pixalign.bench.datasets import Dataset
+from pixalign.bench.found_masks import FoundMasks
 from pixalign.bench.measuring import Bench
 from pixalign.bench.spec import Spec, paper_model_name
 from pixalign.bench.store import Run
@@ -55,13 +57,14 @@ def run(
     counts: Mapping[str, float] | None = None,
     process: Any = None,
     show: bool = True,
+    save_masks: bool = False,
 ) -> Run:
     """Every row of a spec on every image of a dataset, in ``out/SPEC--DATASET--MODEL``.
 
     What is finished is kept as it is; so the same call goes on where an earlier one stopped. Each
     image draws its noise by ``seed`` and its key. A run with other settings is refused. Rows whose
     method does not know the model's kind of attention are missing. ``process`` is this one among
-    several: a `launched_process`.
+    several: a `launched_process`. ``save_masks`` keeps the masks at each row's fixed threshold.
     """
     ours = process or OneProcess()
     rows = [row for row in spec.rows if METHODS[row.method].reads(model.backbone)]
@@ -80,11 +83,13 @@ def run(
     folder = out / f"{spec.name}--{dataset.name}--{header['model']['name']}"
     with held_alone(folder) if ours.is_main_process else nullcontext():  # the first does so for all
         if ours.is_main_process:
-            Run.start(folder, header)
+            Run.start(folder, header, dataset.digest)
         ours.wait_for_everyone()
-        run = Run.start(folder, header)
+        run = Run.start(folder, header, dataset.digest)
         done = run.done()
         ours.wait_for_everyone()  # nobody writes before everybody has read
+        if save_masks:
+            bench.masks = FoundMasks(folder, [row.name for row in rows])
         _fill(run, done, bench, dataset, ours, show)
         ours.wait_for_everyone()
         if ours.is_main_process:
@@ -135,6 +140,7 @@ def _header(spec: Spec, dataset: Dataset, bench: Bench) -> dict[str, Any]:
             "objective": backbone.objective,
             "dtype": str(backbone.dtype).removeprefix("torch."),
             "settings": dict(model.settings),
+            "weights": fingerprint(backbone.pipe),
         },
         "rows": [
             measured.row.model_dump(include=_OF_ROWS)

@@ -13,10 +13,11 @@ import json
 import mmap
 import os
 import re
+import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from pixalign.bench.metrics import THRESHOLDS, Tally
 from pixalign.core.changes import check_unchanged
-from pixalign.core.files import write_text, writing_whole
+from pixalign.core.files import read_json, write_text, writing_whole
 
 FORMAT = 4
 HEADER, IMAGES, RESULT = "run.json", "images.jsonl", "result.json"
@@ -36,10 +37,12 @@ _SAME = (
     "format", "digest", "dataset", "split", "limit", "images", "masks", "pictures", "classes",
     "seed", "model",
 )  # fmt: skip
+_OF_THE_COUNT = ("limit", "images", "pictures")
 _SAME_IN_ROWS = ("method", "config", "scores", "exponents", "evidence", "options")
 _OF_THE_START = ("versions", "git", "device")  # told as they were when the run began
 _OF_IMAGES = ("index", "key", "labels", "area", "group", "target")
 _OF_CLASSES = ("visible", "elbo", "activation")
+_PROOF = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\n$')  # how it ends
 _INDEX = re.compile(rb'\{"index":(\d+),')  # how a line begins
 
 
@@ -102,8 +105,11 @@ class Run:
         """A run that is there, finished or not."""
         path = folder / HEADER
         try:
-            header = json.loads(path.read_text(encoding="utf-8"))
+            header = read_json(path)
             number = header["format"]
+            missing = [key for key in (*_SAME, *_OF_THE_START, "rows") if key not in header]
+            if number == FORMAT and (missing or not all("name" in row for row in header["rows"])):
+                raise ValueError(f"it lacks {', '.join(missing) or 'the names of rows'}")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{str(path)!r} is damaged: {error}") from error
         if number != FORMAT:
@@ -111,12 +117,27 @@ class Run:
         return cls(folder, header)
 
     @classmethod
-    def start(cls, folder: Path, header: Mapping[str, Any]) -> Run:
-        """A new run, or the one that is there if its numbers mean the same; wording may change."""
+    def start(
+        cls,
+        folder: Path,
+        header: Mapping[str, Any],
+        digest_of: Callable[[int], str] | None = None,
+    ) -> Run:
+        """A new run, or the one that is there if its numbers mean the same; wording may change.
+
+        More images are the same run if those that it had come first: ``digest_of`` tells the first
+        so many apart from others.
+        """
         plain = json.loads(json.dumps({"format": FORMAT, **header}))
         there = cls.open(folder).header if (folder / HEADER).is_file() else {}
         if there:
-            check_unchanged(_deciding(there), _deciding(plain), folder, "images")
+            longer = digest_of is not None and there["images"] < plain["images"]
+            first = digest_of(there["images"]) if digest_of is not None and longer else ""
+            more = _OF_THE_COUNT if first == there["pictures"] else ()
+            same = plain | {name: there[name] for name in more}
+            if there["model"].get("weights") is None:  # of older versions
+                same["model"] = same["model"] | {"weights": None}
+            check_unchanged(_deciding(there), _deciding(same), folder, "images")
             plain |= {name: there.get(name) for name in _OF_THE_START}
         if plain != there:  # words, counts: the summary reads them, the images do not
             folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +152,7 @@ class Run:
         process: int = 0,
     ) -> None:
         """Write finished images in one go, and how long they took, in all and by row."""
-        lines = "".join(row.to_line() + "\n" for row in rows)
+        lines = "".join(_checked(row.to_line()) for row in rows)
         _append(self.folder / f"images.{process}.jsonl", lines)
         each = {name: round(spent, 4) for name, spent in (by_row or {}).items()}
         time = {"images": len(rows), "seconds": round(seconds, 4), "rows": each}
@@ -143,7 +164,12 @@ class Run:
 
     def images(self) -> Iterator[ImageRow]:
         """What is finished, one by one in the order of the dataset."""
-        return map(ImageRow.from_line, self._in_order())
+        for line in self._in_order():
+            try:
+                yield ImageRow.from_line(_PROOF.sub(b"}", line))
+            except (ValueError, KeyError, TypeError, RuntimeError, AssertionError, zlib.error) as e:
+                what = f"{str(self.folder)!r} is damaged: the line of an image cannot be read"
+                raise ValueError(f"{what} ({e}); run the same command again") from e
 
     @property
     def seconds(self) -> float:
@@ -160,7 +186,11 @@ class Run:
 
     def _times(self) -> list[dict[str, Any]]:
         paths = sorted(self.folder.glob("times.*.jsonl"))
-        return [json.loads(line) for path in paths for line in _whole_lines(path)]
+        times = []
+        for line in (line for path in paths for line in _whole_lines(path)):
+            with suppress(ValueError):  # a damaged one is of the clock alone
+                times.append(json.loads(line))
+        return [time for time in times if isinstance(time, dict) and "seconds" in time]
 
     def merge(self) -> None:
         """Put the lines of all processes into one file, in the order of the dataset."""
@@ -181,15 +211,23 @@ class Run:
                 yield files[path].readline()
 
     def _places(self) -> dict[int, tuple[Path, int]]:
-        """Of each image the file that has it, and where its line starts."""
+        """Of each image the file that has it, and where its line starts.
+
+        Lines that have changed since they were written do not count: their images are done again.
+        """
         places: dict[int, tuple[Path, int]] = {}
         for path in filter(Path.is_file, (self.folder / IMAGES, *self._parts())):
             start = 0
             for line in _whole_lines(path):
                 begins = _INDEX.match(line)
-                if begins is None:
-                    raise ValueError(f"{str(path)!r} is damaged: a line is of no image")
-                places.setdefault(int(begins[1]), (path, start))
+                if begins is not None and _is_whole(line):
+                    places.setdefault(int(begins[1]), (path, start))
+                else:
+                    warnings.warn(
+                        f"{str(path)!r} is damaged: a line has changed; its image is done again",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
                 start += len(line)
         return places
 
@@ -227,6 +265,19 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
         for line in file:
             if line.endswith(b"\n"):
                 yield line
+
+
+def _checked(line: str) -> str:
+    """A line of JSON with its own checksum at its end."""
+    return f'{line[:-1]},"crc32":"{zlib.crc32(line.encode()):08x}"}}\n'
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether a line is as it was written; those of older versions end without a checksum."""
+    proof = _PROOF.search(line)
+    if proof is None:
+        return line.endswith(b"}}\n")
+    return int(proof[1], 16) == zlib.crc32(_PROOF.sub(b"}", line))
 
 
 def _rounded(values: Sequence[float] | None) -> list[float] | None:

@@ -26,7 +26,7 @@ from pixalign.bench.metrics import (
 )
 from pixalign.bench.pairs import correlations, highest_loss
 from pixalign.bench.store import HEADER, RESULT, ImageRow, Run
-from pixalign.core.files import write_text
+from pixalign.core.files import read_json, write_text
 
 PICTURES = 5  # images named best, and as many worst
 _COPIED = (
@@ -102,7 +102,7 @@ def write_result(run: Run, draws: int = 1000) -> dict[str, Any]:
 def read_result(path: Path) -> dict[str, Any]:
     """A result.json."""
     try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        result: dict[str, Any] = read_json(path)
         number = result["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}") from error

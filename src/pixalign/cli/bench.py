@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,10 +17,13 @@ from pixalign.bench.generation_study import (
 )
 from pixalign.cli import common
 from pixalign.cli.common import one_of, option
+from pixalign.core.files import check_folder
 from pixalign.generation.prompt_sets import PROMPT_SETS
 
 Datasets = Annotated[list[str] | None, option("Only this dataset; repeatable.", **one_of(DATASETS))]
 Limit = Annotated[int | None, option("The first so many images.", min=1)]
+
+_SHOWN = 20  # problems of a dataset; --json has all
 
 bench = typer.Typer(help="Datasets, metrics and the tables of the paper.", no_args_is_help=True)
 
@@ -45,6 +49,9 @@ def run(
     counts: Annotated[
         Path | None, option("How often captions name each class; see `bench count`.")
     ] = None,
+    save_masks: Annotated[
+        bool, option("Keep the masks of the images that are measured now.", "--save-masks")
+    ] = False,
     seed: common.Seed = 0,
     device: common.Device = "auto",
     dtype: common.Dtype = "auto",
@@ -59,19 +66,24 @@ def run(
         return common.load_model(asked, where, dtype, batch_size, progress=False)
 
     options: dict[str, Any] = {"root": root, "datasets": dataset or [], "limit": limit, "out": out}
-    options |= {"counts": counts, "seed": seed, "device": device}
-    for folder, result in run_specs(specs, load_model, **options):
-        print(f"{result['title']}: {result['done']} images of {result['dataset']}, in {folder}")
-        width = max(map(len, result["rows"]))
-        for name, row in result["rows"].items():
-            best, effect = row["oracle"], row["effect"]["oracle"]
-            print(
-                f"  {name:<{width}}  mIoU {best['miou']:.2f} ({best['miou_low']:.2f} to "
-                f"{best['miou_high']:.2f}), fixed threshold {row['fixed']['miou']:.2f}"
-                + (f", {effect[0]:+.2f} to {row['baseline']!r}" if effect else "")
-            )
-        if result["missing"]:
-            print(f"  not run: {', '.join(result['missing'])}")
+    options |= {"counts": counts, "seed": seed, "device": device, "save_masks": save_masks}
+    with common.said_plainly():
+        for folder, result in run_specs(specs, load_model, **options):
+            _print_result(folder, result)
+
+
+def _print_result(folder: Path, result: dict[str, Any]) -> None:
+    print(f"{result['title']}: {result['done']} images of {result['dataset']}, in {folder}")
+    width = max(map(len, result["rows"]))
+    for name, row in result["rows"].items():
+        best, effect = row["oracle"], row["effect"]["oracle"]
+        print(
+            f"  {name:<{width}}  mIoU {best['miou']:.2f} ({best['miou_low']:.2f} to "
+            f"{best['miou_high']:.2f}), fixed threshold {row['fixed']['miou']:.2f}"
+            + (f", {effect[0]:+.2f} to {row['baseline']!r}" if effect else "")
+        )
+    if result["missing"]:
+        print(f"  not run: {', '.join(result['missing'])}")
 
 
 @bench.command()
@@ -99,15 +111,28 @@ def check(
     dataset: Datasets = None,
     split: Annotated[str | None, typer.Option(show_default="the usual one")] = None,
     limit: Limit = None,
+    decode: Annotated[
+        bool, option("Read pictures whole, which finds those that are cut short.", "--decode")
+    ] = False,
     json_: common.Json = False,
 ) -> None:
     """Read every picture's size and every mask of the datasets under a root, and count classes."""
     from pixalign.bench.command import check_root
 
-    for record in check_root(root, dataset or [], split, limit):
-        if json_:
-            common.print_json(record)
-            continue
+    records = []
+    for record in check_root(root, dataset or [], split, limit, decode):
+        records.append(record)
+        if not json_:
+            _print_check(record)
+    if json_:
+        common.print_json(records)
+    if any(record["problems"] for record in records):
+        raise typer.Exit(2)
+
+
+def _print_check(record: dict[str, Any]) -> None:
+    problems = record["problems"]
+    if "images" in record:
         print(
             f"{record['name']} {record['split']}: {record['images']} images, {record['empty']} of "
             f"them without a class; {record['background']:.1%} of the pixels background, "
@@ -115,6 +140,15 @@ def check(
         )
         for name, images in record["images_per_class"].items():
             print(f"  {images:>6}  {name}")
+        if record["unknown"]:
+            print(
+                f"{record['name']}: {len(record['unknown'])} pictures belong to no mask or list, "
+                f"{record['unknown'][0]} first"
+            )
+    for problem in problems[:_SHOWN]:
+        print(f"problem: {record['name']}: {problem}", file=sys.stderr)
+    if len(problems) > _SHOWN:
+        print(f"problem: {record['name']}: {len(problems) - _SHOWN} more", file=sys.stderr)
 
 
 @bench.command()
@@ -176,6 +210,7 @@ def generation(
     dtype: common.Dtype = "auto",
 ) -> None:
     """Draw prompt sets by every method, and say by CLIP score how well the pictures show them."""
+    check_folder(out)
     files = {name: Path(path) for name, _, path in (text.partition("=") for text in file or [])}
     names = [*(set_ or ()), *files] or list(PROMPT_SETS)
     sets = {name: prompts_of(name, files)[:prompts] for name in names}

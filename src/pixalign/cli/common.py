@@ -116,6 +116,7 @@ def said_plainly() -> Iterator[None]:
             warnings.simplefilter("always")
             yield
     finally:
-        for warning in said:
-            if warning.category in (UserWarning, RuntimeWarning) and "pixalign" in warning.filename:
-                print(f"warning: {warning.message}", file=sys.stderr)
+        ours = (UserWarning, RuntimeWarning)
+        told = (w.message for w in said if w.category in ours and "pixalign" in w.filename)
+        for message in dict.fromkeys(map(str, told)):
+            print(f"warning: {message}", file=sys.stderr)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
+import struct
 import uuid
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 
@@ -45,6 +50,59 @@ def write_json(path: Path, values: Mapping[str, Any]) -> Path:
     """Indented JSON; what is not a number (NaN) must have become null before."""
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
     return write_text(path, text + "\n")
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """A file of UTF-8; what is no ordinary file, or none of text, is refused by its name."""
+    path = Path(path)
+    if not path.is_file():
+        what = "no ordinary file" if path.exists() else "missing"
+        raise FileNotFoundError(f"file {readable(path)!r} is {what}")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{readable(path)!r} is no UTF-8 text: {error}") from error
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """What a file of JSON holds."""
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{readable(path)!r} is no JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"{readable(path)!r} is nested too deeply") from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
+    """Arrays of numbers by name, in a compressed .npz file, which has checksums."""
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    return write_bytes(path, file.getvalue())
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of such a file; a damaged one is refused by its name, and objects are."""
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays.items())
+    except FileNotFoundError:
+        raise
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        SyntaxError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+        struct.error,
+        MemoryError,
+    ) as error:
+        raise ValueError(f"{readable(path)!r} is damaged: {error}") from error
 
 
 def check_folder(folder: str | os.PathLike[str]) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -13,7 +12,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import platformdirs
@@ -22,7 +20,7 @@ from PIL import Image
 
 from pixalign.backbones import Backbone
 from pixalign.backbones.fingerprint import fingerprint
-from pixalign.core.files import make_folder, write_bytes
+from pixalign.core.files import make_folder, read_arrays, write_arrays
 from pixalign.core.protocols import AlignmentModel
 from pixalign.editing.inversion import Inversion, InversionSettings, invert_pictures
 from pixalign.pictures.reading import to_pixels
@@ -53,21 +51,20 @@ class InversionCache:
         arrays: dict[str, Any] = {"noise": inversion.noise.numpy()}
         if inversion.unconditional is not None:
             arrays["unconditional"] = inversion.unconditional.numpy()
-        file = io.BytesIO()
-        np.savez(file, **arrays)
-        write_bytes(make_folder(self.folder) / f"{key}.npz", file.getvalue())
+        write_arrays(make_folder(self.folder) / f"{key}.npz", arrays)
 
     def read(self, key: str) -> Inversion | None:
         """The inversion of that key; None where there is none, or a damaged one."""
         path = self.folder / f"{key}.npz"
         try:
-            with np.load(path) as arrays:
-                tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            os.utime(path)  # used just now
+            arrays = read_arrays(path)
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            with suppress(OSError):  # a folder that is only read
+                os.utime(path)  # used just now
             return Inversion(tensors["noise"], tensors.get("unconditional"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        except (OSError, ValueError, KeyError) as error:
             warnings.warn(
                 f"the kept inversion {str(path)!r} is damaged ({error}); it is made anew",
                 RuntimeWarning,
@@ -145,7 +142,14 @@ def inversions_of(
         made = invert_pictures(model, pixels, [prompts[row] for row in missing], settings)
         known.update(zip(missing, made, strict=True))
     if cache is not None and missing and keys:
-        for row in missing:
-            cache.write(keys[row], known[row])
-        cache.shrink()
+        try:
+            for row in missing:
+                cache.write(keys[row], known[row])
+            cache.shrink()
+        except OSError as error:  # minutes of work are not lost for it
+            warnings.warn(
+                f"inversions cannot be kept in {str(cache.folder)!r}: {error}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
     return [known[row] for row in range(len(pictures))]

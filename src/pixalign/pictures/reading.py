@@ -26,7 +26,10 @@ SUFFIXES = (
 MIN_SIDE = 8
 MAX_PIXELS = 100_000_000
 # What Pillow raises for damaged files: some of its decoders and its EXIF reader say it oddly.
-_DAMAGED = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, struct.error, zlib.error)
+DAMAGED = (
+    OSError, SyntaxError, ValueError, RuntimeError, EOFError, struct.error, zlib.error,
+    Image.DecompressionBombError,
+)  # fmt: skip
 _AT_MOST = f"at most {MAX_PIXELS // 10**6} million pixels are allowed, make it smaller first"
 
 
@@ -54,7 +57,7 @@ def read_image(image: ImageLike) -> Image.Image:
         raise ValueError(f"{name} is {width}x{height} pixels; {_AT_MOST}")
     try:
         return _to_rgb(ImageOps.exif_transpose(opened))
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ValueError(f"{name} is damaged or cut short: {error}") from error
 
 
@@ -63,7 +66,7 @@ def upright_size(path: Path) -> Size:
     with _open(path) as opened:
         try:
             turned = opened.getexif().get(ExifTags.Base.Orientation, 1) >= 5
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise ValueError(f"{str(path)!r} is damaged or cut short: {error}") from error
         width, height = opened.size
     return (width, height) if turned else (height, width)
@@ -76,7 +79,7 @@ def _open(path: Path) -> Image.Image:
         what = "a folder" if path.is_dir() else "no file" if path.exists() else "missing"
         raise FileNotFoundError(f"image {str(path)!r} is {what}")
     try:
-        return Image.open(path, formats=FORMATS)
+        return open_image(path)
     except UnidentifiedImageError as error:
         known = ", ".join(FORMATS)
         raise ValueError(f"{str(path)!r} is no image of a known format: {known}") from error
@@ -84,8 +87,15 @@ def _open(path: Path) -> Image.Image:
         raise ValueError(f"{str(path)!r} is too large; {_AT_MOST}") from error
     except PermissionError:
         raise
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ValueError(f"{str(path)!r} is damaged or cut short: {error}") from error
+
+
+def open_image(path: Path) -> Image.Image:
+    """A file of a known format as Pillow opens it, which reads no more than its header."""
+    if not path.is_file():  # a pipe would be waited for
+        raise FileNotFoundError(f"{str(path)!r} is {'no file' if path.exists() else 'missing'}")
+    return Image.open(path, formats=FORMATS)
 
 
 def _from_array(array: np.ndarray) -> Image.Image:

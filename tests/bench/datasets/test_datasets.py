@@ -1,5 +1,6 @@
 """Dataset layouts: every label in its place, every broken tree named."""
 
+import os
 import pickle
 import re
 
@@ -8,7 +9,7 @@ import pytest
 from PIL import Image
 
 import trees
-from pixalign.bench.datasets import DATASETS, check, find_datasets, open_dataset
+from pixalign.bench.datasets import DATASETS, check, find_datasets, near_misses, open_dataset
 from pixalign.bench.datasets.layouts import colour_map
 from pixalign.bench.datasets.sample import class_list
 from trees import HIGH, WIDE, built, labels, lines, mask, photo, refused
@@ -18,9 +19,10 @@ FILES = tuple(trees.BUILDERS)
 
 def unreadable(dataset, message):
     """Its second sample is refused with a message, and so is the dataset in a check."""
-    for work in (lambda: dataset[1], lambda: check(dataset)):
-        with pytest.raises(ValueError, match=message):
-            work()
+    with pytest.raises(ValueError, match=message):
+        dataset[1]
+    (problem,) = check(dataset).problems
+    assert re.search(message, problem)
 
 
 # All layouts
@@ -101,9 +103,11 @@ def test_a_wrong_root_is_explained(name, tmp_path):
 def test_a_wrong_root_of_voc(tmp_path):
     data = tmp_path / "data"
     home, _ = built("voc", data)
-    inside = f"is inside the dataset; give {re.escape(repr(str(data.resolve())))} instead"
-    for root in (home, home.parent):  # too deep
-        refused(FileNotFoundError, inside, "voc", root)
+    for root in (home, home.parent):  # deeper than the folder of all datasets, and yet clear
+        assert len(open_dataset("voc", root)) == 2
+        assert find_datasets(root) == ["voc"]
+    inside = f"is inside the dataset; give {re.escape(repr(str(home.resolve())))} instead"
+    refused(FileNotFoundError, inside, "voc", home / "JPEGImages")
     tmp_path = tmp_path / "other"
     lines(tmp_path / "notes.txt", "x")
     (tmp_path / "VOC2012").mkdir()
@@ -122,6 +126,11 @@ def test_layouts_are_found(tmp_path):
     trees.aep(tmp_path / "aep")
     assert find_datasets(tmp_path) == ["voc", "context", "coco", "ade20k", "aep"]
     assert find_datasets(trees.folder(tmp_path / "own")) == ["folder"]
+    assert near_misses(tmp_path) == {}
+    (tmp_path / "coco_stuff164k" / "annotations").rename(tmp_path / "elsewhere")
+    (missing,) = near_misses(tmp_path).items()
+    assert missing[0] == "coco"
+    assert re.match(r"no annotations below .*coco_stuff164k'; found: images", missing[1])
     with pytest.raises(FileNotFoundError, match="is missing"):
         find_datasets(tmp_path / "nowhere")
 
@@ -169,10 +178,37 @@ def test_damaged_files_are_named(tmp_path):
     dataset.images["2007_000042"].write_text("no picture")
     with pytest.raises(ValueError, match=r"2007_000042.jpg' is no image of a known format"):
         dataset[0]
-    with pytest.raises(ValueError, match="is damaged or no image") as error:
-        check(dataset)
-    named = [line.split("'")[1][-15:] for line in str(error.value).splitlines()]
+    found = check(dataset)
+    named = [problem.split("'")[1][-15:] for problem in found.problems]
     assert named == ["2007_000042.jpg", "2007_000033.png"]
+    assert (found.images, sum(found.images_per_class.values())) == (2, 0)
+
+
+def test_pictures_that_are_cut_short_are_found_by_reading_them(tmp_path):
+    _, dataset = built("voc", tmp_path)
+    path = dataset.images["2007_000033"]
+    path.write_bytes(path.read_bytes()[:-40])
+    assert check(dataset).problems == ()
+    (problem,) = check(dataset, decode=True).problems
+    assert "2007_000033.jpg' is damaged or cut short" in problem
+
+
+def test_what_would_be_read_for_ever_is_not_begun(tmp_path):
+    home, dataset = built("folder", tmp_path)
+    for path in (dataset.images["a"], dataset.masks["b"]):
+        path.unlink()
+        os.mkfifo(path)
+    assert len(check(dataset, decode=True).problems) == 2
+    (home / "classes.txt").unlink()
+    (home / "classes.txt").symlink_to("/dev/zero")
+    refused(FileNotFoundError, r"classes.txt' is no ordinary file", "folder", tmp_path)
+
+
+def test_other_endings_of_jpegs(tmp_path):
+    home, dataset = built("ade20k", tmp_path)
+    for path in dataset.images.values():
+        path.rename(path.with_suffix(".jpeg"))
+    assert open_dataset("ade20k", home).keys == dataset.keys
 
 
 def test_masks_of_other_kinds(tmp_path):

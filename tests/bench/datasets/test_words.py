@@ -6,10 +6,13 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import trees
 from pixalign.bench.datasets import check, open_dataset
 from pixalign.bench.datasets.aep import convert_aep
+from pixalign.bench.datasets.coco import region_pixels, unpacked
 from pixalign.bench.datasets.lab import BASE, SceneDataset
 from pixalign.scenes.atlas import class_names, training_shares
 from pixalign.scenes.draw import draw_scenes
@@ -29,8 +32,69 @@ def test_coco_train_ids(tmp_path):
     assert dataset[1].present == ()  # stuff only: kept, all background
     for path in home.glob("annotations/val2017/*_labelTrainIds.png"):
         path.unlink()
+    raw = open_dataset("coco", tmp_path)  # COCO-Stuff's own masks, as they are unpacked
+    assert raw.masks_from == "*.png"
+    path = home / "annotations/val2017/000000000139.png"
+    mask(path, labels(0, 12, 89, 181))  # numbers 1, 13, 90; 182 is stuff
+    assert np.array_equal(raw.truth(0), labels(1, 12, 80, 0))
+    mask(path, labels(0, 11))  # 12 is no category
+    with pytest.raises(ValueError, match=r"139.png' has the id 11; allowed: .* COCO-Stuff has"):
+        raw.truth(0)
+    for number in raw.keys:
+        (home / f"annotations/val2017/{number}.png").unlink()
     neither = r"_labelTrainIds.png in .* nor .*instances_val2017"
     refused(FileNotFoundError, neither, "coco", tmp_path)
+
+
+def test_coco_masks_of_other_ids_are_refused(tmp_path):
+    _, dataset = built("coco", tmp_path)
+    mask(dataset.masks["000000000139"], labels(0, 176))  # as if the raw ones were renamed
+    (problem,) = check(dataset).problems
+    assert "139_labelTrainIds.png' has the id 176; allowed: those that training knows" in problem
+
+
+def test_coco_as_it_is_unzipped(tmp_path):
+    outline = {"id": 1, "category_id": 90, "segmentation": box(2, 2, 6, 6)}
+    path = trees.instances(tmp_path, [outline])
+    home = path.parents[1].rename(tmp_path / "coco")
+    (home / "images" / "val2017").rename(home / "val2017")
+    trees.photo(home / "val2017" / "extra.jpg")
+    dataset = open_dataset("coco", tmp_path)
+    assert dataset[0].present == (79,)
+    assert check(dataset).unknown == ("extra",)
+    assert open_dataset("coco", home).keys == dataset.keys
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=12))
+def test_packed_runs_are_unpacked(runs):
+    """Against pycocotools' own packing, for any picture of one column."""
+    coco = pytest.importorskip("pycocotools.mask")
+    packed = coco.frPyObjects({"size": [sum(runs), 1], "counts": runs}, sum(runs), 1)["counts"]
+    assert unpacked(packed) == unpacked(packed.decode()) == runs
+
+
+@pytest.mark.parametrize(
+    "outline",
+    [
+        {"size": [12, 16], "counts": [0, 191]},
+        {"size": [12, 16], "counts": [0, 193]},
+        {"size": [12, 16], "counts": [-5, 197]},
+        {"size": [10**9, 10**9], "counts": [0, 10**18]},
+        {"size": [12, 16], "counts": "\x01"},
+        {"size": [12, 16], "counts": "oooo"},
+        {"size": [12, 16]},
+        [[0, 0, 1e300, 0, 1e300, 1e300]],
+        [[0, 0, float("nan"), 0, 5, 5]],
+        [[0, 0, 5, 5]],
+        [["a", "b", "c", "d", "e", "f"]],
+        [[[1, 2, 3, 4, 5, 6]]],
+        "round",
+        7,
+    ],
+)
+def test_outlines_are_checked_before_they_are_painted(outline):
+    with pytest.raises((ValueError, KeyError)):
+        region_pixels(outline, (12, 16))
 
 
 def test_coco_instances(tmp_path):
@@ -70,8 +134,8 @@ def test_coco_instances(tmp_path):
 def test_broken_coco_instances(tmp_path, monkeypatch):
     small = {"size": [5, 5], "counts": [0, 25]}
     for outline, message in (
-        ("round", r"' has no outline"),
-        (small, r"' is of \(5, 5\) pixels; allowed: \(12"),
+        ("round", r"' has no outline that can be read: it is 'round'"),
+        (small, r"' has no outline .*it is of \[5, 5\] pixels; allowed: \[12, 16\]"),
     ):
         path = trees.instances(tmp_path, [{"id": 7, "category_id": 1, "segmentation": outline}])
         with pytest.raises(ValueError, match=rf"annotation 7 in .*val2017.json{message}"):
@@ -219,14 +283,14 @@ def test_check_tells_what_is_there(tmp_path):
     assert found.background == pytest.approx((1 / 4 + 1 / 2) / 3)
 
 
-def test_check_names_the_first_problems(tmp_path):
+def test_check_names_every_problem(tmp_path):
     trees.folder(tmp_path)
     trees.pairs(tmp_path / "images", tmp_path / "masks", dict.fromkeys("cdef", (0, 9)))
-    with pytest.raises(ValueError, match="has label 9") as error:
-        check(open_dataset("folder", tmp_path))
-    told = str(error.value).splitlines()
-    assert [line.split("'")[1][-5:] for line in told[:3]] == ["c.png", "d.png", "e.png"]
-    assert told[3:] == ["and 1 more"]
+    found = check(open_dataset("folder", tmp_path))
+    assert all("has label 9; allowed: 0 to 2 and 255" in problem for problem in found.problems)
+    named = [problem.split("'")[1][-5:] for problem in found.problems]
+    assert named == ["c.png", "d.png", "e.png", "f.png"]
+    assert found.images_per_class == {"cat": 1, "hot dog": 2}
 
 
 # The lab

@@ -16,14 +16,23 @@ from pixalign.bench.datasets.layouts import open_ade20k, open_context, open_fold
 from pixalign.bench.datasets.sample import Check, Dataset, Sample, check
 from pixalign.core.checks import check_choice
 
-__all__ = ["DATASETS", "Check", "Dataset", "Sample", "check", "find_datasets", "open_dataset"]
+__all__ = [
+    "DATASETS",
+    "Check",
+    "Dataset",
+    "Sample",
+    "check",
+    "find_datasets",
+    "near_misses",
+    "open_dataset",
+]
 
 _LEVELS = 4  # how far above a root its dataset is looked for
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A dataset, in the first of ``homes`` below a root that holds all ``parts``.
+    """A dataset, in the first of ``homes`` below a root that holds all ``parts``; "a|b" is either.
 
     ``open`` takes that folder and a split, of which the first is usual. A dataset without homes is
     drawn; its ``open`` takes a split and a limit.
@@ -38,13 +47,17 @@ class Layout:
     @property
     def wanted(self) -> str:
         """What a root must hold, in words."""
-        parts = ", ".join(self.parts)
+        parts = ", ".join(self.parts).replace("|", " or ")
         return " or ".join(parts if home == "." else home for home in self.homes)
 
     def home(self, root: Path) -> Path | None:
-        """The folder of the layout, if it stands below this root."""
-        homes = [root / home for home in self.homes]
-        return next((home for home in homes if not self._lacking(home)), None)
+        """The folder of the layout, if it stands below this root, or the root in its way."""
+        here = root.resolve()
+        for folder in (root, *here.parents[:_LEVELS]):
+            for home in (folder / home for home in self.homes):
+                if not self._lacking(home) and (folder == root or home.is_relative_to(here)):
+                    return home
+        return None
 
     def find(self, root: Path) -> Path:
         """The folder of the layout, else an error that says what is wrong with the root."""
@@ -55,7 +68,18 @@ class Layout:
         return home
 
     def _lacking(self, home: Path) -> list[str]:
-        return [part for part in self.parts if not (home / part).exists()]
+        return [
+            part
+            for part in self.parts
+            if not any((home / either).exists() for either in part.split("|"))
+        ]
+
+    def near_miss(self, root: Path) -> str | None:
+        """What is missing, where a root holds a part of the dataset alone."""
+        homes = [root / home for home in self.homes if home != "."]
+        if self.home(root) is None and any(len(self._lacking(h)) < len(self.parts) for h in homes):
+            return self._problem(root)
+        return None
 
     def _problem(self, root: Path) -> str:
         here = root.resolve()
@@ -69,7 +93,8 @@ class Layout:
         for folder in (root / home for home in self.homes):
             lacking = self._lacking(folder)
             if (folder != root and folder.is_dir()) or len(lacking) < len(self.parts):
-                missing, hint = ", ".join(lacking), f"; {self.hint}" if self.hint else ""
+                missing = ", ".join(lacking).replace("|", " or ")
+                hint = f"; {self.hint}" if self.hint else ""
                 return f"no {missing} below {str(folder)!r}; found: {_contents(folder)}{hint}"
         return f"no {self.wanted} below {str(root)!r}; found: {_contents(root)}"
 
@@ -84,7 +109,12 @@ DATASETS: dict[str, Layout] = {
     "context": Layout(
         open_context, _SPLITS, (f"{_VOC}2010",), ("JPEGImages", "SegmentationClassContext")
     ),
-    "coco": Layout(open_coco, _SPLITS, ("coco_stuff164k", "coco"), ("images", "annotations")),
+    "coco": Layout(
+        open_coco,
+        _SPLITS,
+        ("coco_stuff164k", "coco"),
+        ("images|val2017|train2017", "annotations"),
+    ),
     "ade20k": Layout(open_ade20k, _SPLITS, (f"ade/{_ADE}", _ADE), ("images", "annotations")),
     "aep": Layout(open_aep, _ALL, ("aep", "."), ("images", "annotations", "phrases.json"), HINT),
     "folder": Layout(open_folder, _ALL, (".",), ("images", "masks", "classes.txt")),
@@ -120,6 +150,12 @@ def find_datasets(root: Path) -> list[str]:
     """The names of the datasets that stand below this root."""
     check_root(root)
     return [name for name, layout in DATASETS.items() if layout.home(root) is not None]
+
+
+def near_misses(root: Path) -> dict[str, str]:
+    """Of datasets of which a root holds a part alone, what is missing."""
+    said = {name: layout.near_miss(root) for name, layout in DATASETS.items() if layout.homes}
+    return {name: problem for name, problem in said.items() if problem}
 
 
 def _contents(folder: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 
 from pixalign.bench.datasets.files import FileDataset, open_masks, shortened
 from pixalign.bench.datasets.sample import class_list
-from pixalign.core.files import write_json
+from pixalign.core.files import read_json, write_json
 
 HINT = "pixalign.bench.datasets.aep.convert_aep makes phrases.json from the released prompts.pkl"
 _SHAPE = 'allowed: {image: {"subject": [class, ...], "phrase": [words, ...]}}, equally long'
@@ -28,10 +27,7 @@ def open_aep(home: Path, split: str) -> FileDataset:
 
 def read_phrases(path: Path, keys: Iterable[str]) -> dict[str, dict[int, str]]:
     """{key: {class: phrase}}; an image without an entry or without any class is refused."""
-    try:
-        entries = _plain(json.loads(path.read_text(encoding="utf-8")), path)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
+    entries = _plain(read_json(path), path)
     by_key = {image.removesuffix(".png"): entry for image, entry in entries.items()}
     missing = [key for key in keys if key not in by_key]
     if missing:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import Image
 
 from pixalign.bench.datasets.sample import NAMED, Dataset, Sample, class_list
 from pixalign.bench.metrics import IGNORE
-from pixalign.core.values import Size
-from pixalign.pictures.reading import read_image
+from pixalign.core.files import read_text
+from pixalign.pictures.reading import DAMAGED, open_image, read_image, upright_size
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
@@ -49,7 +48,7 @@ def read_list(path: Path) -> tuple[str, ...]:
     """The names in a list of images: each line's first word, without folders and ending."""
     if not path.is_file():
         raise FileNotFoundError(f"list {str(path)!r} is missing")
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    lines = read_text(path).splitlines()
     names = [Path(line.split()[0]).stem for line in lines if line.strip()]
     doubles = [name for name, count in Counter(names).items() if count > 1]
     if not names or doubles:
@@ -68,23 +67,16 @@ def require(what: str, keys: Sequence[str], there: Mapping[str, Any], folder: Pa
         )
 
 
-@contextmanager
-def _opened(path: Path, what: str = "") -> Iterator[Image.Image]:
-    """A file as Pillow opens it; damage is an error that names the file."""
-    try:
-        with Image.open(path) as image:
-            yield image
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{what}{str(path)!r} is damaged or no image: {error}") from error
-
-
 def open_mask(path: Path) -> Image.Image:
     """A decoded mask file, in its own mode."""
-    with _opened(path, "mask ") as image:
-        image.load()
-        return image
+    try:
+        with open_image(path) as image:
+            image.load()
+            return image
+    except (FileNotFoundError, PermissionError):
+        raise
+    except DAMAGED as error:
+        raise ValueError(f"mask {str(path)!r} is damaged or no image: {error}") from error
 
 
 def indices(image: Image.Image, path: Path) -> np.ndarray:
@@ -110,24 +102,18 @@ def read_labels(path: Path, classes: int, ignore: bool = False) -> np.ndarray:
     return checked(indices(open_mask(path), path), path, classes, ignore)
 
 
-def picture_size(path: Path) -> Size:
-    """The upright (height, width) that a picture's header tells."""
-    with _opened(path) as image:
-        width, height = image.size
-        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
-    return (width, height) if turned else (height, width)
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FileDataset(Dataset):
     """Pictures in files, and what ``read`` turns into their labels: mask files, or outlines.
 
-    ``images``, ``masks`` and ``phrases`` are by key, also of more keys than there are.
+    ``images``, ``masks`` and ``phrases`` are by key, also of more keys than there are. ``unknown``
+    are the names of pictures that no list knows and no mask belongs to.
     """
 
     images: Mapping[str, Path]
     masks: Mapping[str, Any]
     read: Callable[[Any], np.ndarray]
+    unknown: tuple[str, ...] = ()
     phrases: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     def __getitem__(self, index: int) -> Sample:
@@ -138,7 +124,7 @@ class FileDataset(Dataset):
     def truth(self, index: int) -> np.ndarray:
         """uint8 [H, W], of the size that the picture's header tells."""
         path = self.images[self.keys[index]]
-        height, width = picture_size(path)
+        height, width = upright_size(path)
         truth = self.read(self.masks[self.keys[index]])
         if truth.shape != (height, width):
             rows, columns = truth.shape
@@ -163,7 +149,7 @@ def open_masks(
     images: Path,
     masks: Path,
     *,
-    endings: tuple[str, ...] = (".jpg",),
+    endings: tuple[str, ...] = (".jpg", ".jpeg"),
     mask_ending: str = ".png",
     outlines: Mapping[str, Any] | None = None,
     keys: Sequence[str] | None = None,
@@ -184,7 +170,9 @@ def open_masks(
     require("images", names, pictures, images)
     require("masks", names, truths, masks)
     known = classes or class_list(name)
+    listed = keys is None or outlines is not None
     return FileDataset(
+        unknown=tuple(sorted({*pictures} - {*names})) if listed else (),
         name=name,
         split=split,
         classes=known,

@@ -21,6 +21,7 @@ from pixalign.bench.datasets.files import (
 )
 from pixalign.bench.datasets.sample import class_list
 from pixalign.bench.metrics import IGNORE
+from pixalign.core.files import read_text
 
 MOST = 253  # classes of an own folder
 VOC_MASKS = ("SegmentationClassAug", "SegmentationClass")  # the first that is there
@@ -126,7 +127,7 @@ def open_folder(home: Path, split: str) -> FileDataset:
 
 def read_classes(path: Path) -> tuple[str, ...]:
     """One class a line; blank lines, doubles and more than 253 classes are refused."""
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    lines = read_text(path).splitlines()
     classes = tuple(" ".join(line.split()) for line in lines)
     folded = [name.casefold() for name in classes]
     for number, name in enumerate(classes, 1):

@@ -81,9 +81,10 @@ class Dataset(ABC):
         """What tells a sample from another dataset's of the same key."""
         return self.keys[index]
 
-    def digest(self) -> str:
-        """SHA-256 in hexadecimal of all samples' marks: another for other pictures."""
-        marks = "".join(f"{self.mark(index)}\n" for index in range(len(self)))
+    def digest(self, count: int | None = None) -> str:
+        """SHA-256 in hexadecimal of all samples' marks, or the first so many's: another for other
+        pictures."""
+        marks = "".join(f"{self.mark(index)}\n" for index in range(len(self))[:count])
         return hashlib.sha256(marks.encode()).hexdigest()
 
     def counts(self) -> Mapping[str, float] | None:
@@ -104,20 +105,23 @@ class Check:
     background: float
     images_per_class: Mapping[str, int]  # every class, also those that never occur
     empty: int  # images without any class
+    unknown: tuple[str, ...]  # pictures that belong to no mask or list
+    problems: tuple[str, ...]  # of images, which are in none of the other numbers
 
 
-def check(dataset: Dataset, progress: bool = False) -> Check:
+def check(dataset: Dataset, progress: bool = False, decode: bool = False) -> Check:
     """Look at every mask and every picture's header before hours are spent on them.
 
-    The first problems are raised together, with how many there are.
+    With ``decode`` pictures are read whole, which finds those that are cut short.
     """
-    problems, shapes, empty = [], [], 0
+    problems: list[str] = []
+    shapes, empty = [], 0
     pixels, images = np.zeros((2, IGNORE + 1), dtype=np.int64)  # of each label
     with Progress(len(dataset), f"check {dataset.name}", progress, "image") as bar:
         for index in range(len(dataset)):
             bar.advance(1)
             try:
-                truth = dataset.truth(index)
+                truth = dataset[index].truth if decode else dataset.truth(index)
             except (ValueError, OSError) as error:
                 problems.append(str(error))
                 continue
@@ -126,11 +130,8 @@ def check(dataset: Dataset, progress: bool = False) -> Check:
             pixels += counts
             images += counts > 0
             empty += not counts[1:IGNORE].any()
-    if problems:
-        more = [f"and {len(problems) - NAMED} more"] if len(problems) > NAMED else []
-        raise ValueError("\n".join([*problems[:NAMED], *more]))
-    heights, widths = zip(*shapes, strict=True)
-    shares = (pixels / pixels.sum()).tolist()
+    heights, widths = zip(*shapes, strict=True) if shapes else ((0,), (0,))
+    shares = (pixels / max(1, pixels.sum())).tolist()
     return Check(
         name=dataset.name,
         split=dataset.split,
@@ -141,4 +142,6 @@ def check(dataset: Dataset, progress: bool = False) -> Check:
         background=shares[0],
         images_per_class=dict(zip(dataset.classes, images[1:].tolist(), strict=False)),
         empty=empty,
+        unknown=getattr(dataset, "unknown", ()),
+        problems=tuple(problems),
     )
