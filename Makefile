@@ -1,10 +1,11 @@
-# make setup | demo | bench | docs | test | test-all | lint | wheel. Each command makes what it needs, from a bare clone.
+# make setup | demo | bench | docs | test | test-all | external | lint | wheel. Each command makes what it needs, from a bare clone.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_SCENES ?= 6
+EXTERNAL ?= .venv-external
 
-.PHONY: setup demo bench docs test test-all lint wheel clean
+.PHONY: setup demo bench docs test test-all external lint wheel clean
 
 setup: $(READY)
 
@@ -30,10 +31,16 @@ docs: setup
 
 # One thread a process: the processes share the cores.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not external"
 
 test-all: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# Annotations as datumaro, supervision, label-studio-sdk, datasets and cvat-cli read them.
+external: setup
+	test -x $(EXTERNAL)/bin/python || $(PYTHON) -m venv $(EXTERNAL)
+	$(EXTERNAL)/bin/python -m pip install --quiet --requirement tools/external.txt
+	PIXALIGN_EXTERNAL=$(EXTERNAL) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m external -s
 
 lint: setup
 	$(BIN)/ruff check .
@@ -44,4 +51,4 @@ wheel: setup
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf .venv dist docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(EXTERNAL) dist docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis

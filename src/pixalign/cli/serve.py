@@ -40,9 +40,9 @@ def serve(
         Literal["keep", "drop"], option("Whether classes that are likely not there are labelled.")
     ] = "drop",
     instances: Annotated[
-        bool, option("Each connected region of a class on its own.", "--instances/--no-instances")
-    ] = True,
-    min_area: Annotated[int, option("Smaller objects are left out, pixels.", min=0)] = 64,
+        Literal["on", "off"], option("Whether parts of a class that do not touch are objects.")
+    ] = "on",
+    min_area: Annotated[int, option("Objects of fewer pixels are left out.", min=0)] = 64,
     host: Annotated[str, option("Where to listen.")] = "127.0.0.1",
     port: Annotated[
         int | None,
@@ -88,7 +88,7 @@ def serve(
         version=f"pixalign {model_name(model)} {kind.name}",
         root=root,
         config=config,
-        instances=instances,
+        instances=instances == "on",
         min_area=min_area,
     )
     app = create_app(backend, host=host, token=token, names=name or ())
