@@ -24,8 +24,10 @@ from pixalign.core.batching import BatchSize
 from pixalign.core.checks import check_choice
 from pixalign.editing import edit
 from pixalign.generation import generate
+from pixalign.labelling.classes import Lists, PictureClasses
+from pixalign.labelling.run import LabelRequest, LabelRun, OneProcess, Outputs, label_folder
 from pixalign.pictures.reading import ImageLike
-from pixalign.text.prompts import Classes
+from pixalign.text.prompts import Classes, as_phrases
 
 
 def load(
@@ -184,9 +186,7 @@ class Model:
         supervised methods only: bool, or 0 and 1, and 255 where nothing is known.
         """
         kind = methods.method_of(config, method)
-        if absent is not None:
-            check_choice("absent", absent, ("keep", "drop"))
-            config = dataclasses.replace(config or AlignConfig(), absent=cast(Any, absent))
+        config = _with_absent(config, absent)
         with self.backbone.lock:
             self.backbone.check_alignable()
             aligned = kind.with_options(self, options or {}).align(
@@ -231,6 +231,43 @@ class Model:
             finally:
                 self.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
 
+    def label(
+        self,
+        folder: str | os.PathLike[str],
+        classes: Classes | Lists,
+        out: str | os.PathLike[str],
+        *,
+        formats: Sequence[str] = (),
+        method: str | None = None,
+        config: AlignConfig | None = None,
+        absent: str | None = None,
+        candidates: int | None = 16,
+        seed: int = 0,
+        min_area: int = 0,
+        instances: bool = True,
+        queue: int = 0,
+        strict: bool = False,
+    ) -> LabelRun:
+        """Label a folder's pictures, and write ``formats`` below ``out``.
+
+        ``classes`` are those of all pictures, or `pixalign.labelling.classes.PictureClasses` by
+        key. What is finished is kept: the same call goes on where one was stopped. The formats are
+        names in `pixalign.labelling.formats.FORMATS`; `LabelRequest` and `Outputs` of
+        `pixalign.labelling.run` have the rest. Iterating over the result's ``finished`` gives the
+        labelled pictures one at a time.
+        """
+        kind = methods.method_of(config, method)
+        configured = kind.configured(_with_absent(config, absent) or AlignConfig())
+        by_picture = isinstance(classes, Mapping) and any(
+            isinstance(own, PictureClasses) for own in classes.values()
+        )
+        phrases = () if by_picture else as_phrases(classes)
+        lists = cast(Lists, classes) if by_picture else None
+        request = LabelRequest(Path(folder), phrases, lists, configured, seed, candidates)
+        outputs = Outputs(tuple(formats), min_area, instances, queue)
+        options = {"strict": strict, "show": self.progress}
+        return label_folder(OneProcess(self), request, Path(out), outputs, **options)
+
     def generate(self, prompt: Any, **options: Any) -> Any:
         """Draw a prompt so that everything it names is there: see `pixalign.generation.generate`.
 
@@ -271,3 +308,11 @@ class Model:
     def record(self) -> dict[str, Any]:
         """What results say of the model."""
         return {"name": self.name, **self.backbone.record()}
+
+
+def _with_absent(config: AlignConfig | None, absent: str | None) -> AlignConfig | None:
+    """The config with another choice of what becomes of absent classes, if one is given."""
+    if absent is None:
+        return config
+    check_choice("absent", absent, ("keep", "drop"))
+    return dataclasses.replace(config or AlignConfig(), absent=cast(Any, absent))

@@ -21,6 +21,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "segment": Entry("segment", "Find classes in pictures: mask, heatmaps, overlay, result.json."),
+    "label": Entry("label", "Label a folder of pictures for annotation tools; resumable."),
     "generate": Entry("generate", "Draw a prompt so that every entity it names appears."),
     "edit": Entry("edit", "Change what the words of a picture's prompt say, and only there."),
     "serve": Entry("serve", "Answer an annotation tool with masks, live."),

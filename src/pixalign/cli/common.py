@@ -14,8 +14,6 @@ import typer
 
 from pixalign.backbones.load import DTYPES
 from pixalign.core import batching
-from pixalign.core.values import Phrase
-from pixalign.text.prompts import as_phrases
 
 
 def option(help: str, *names: str, **about: Any) -> Any:
@@ -71,17 +69,6 @@ Guidance = Annotated[
     float | None, option("Guidance.", show_default="the family's, such as 7.5 or SDXL's 5")
 ]
 Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", "--json")]
-
-
-def classes_of(texts: Iterable[str]) -> tuple[Phrase, ...]:
-    """Classes as they are typed: "dog", "dog,cat" or "dog=a golden dog", which may hold commas."""
-    phrases: list[Phrase] = []
-    for text in texts:
-        name, separator, phrase = text.partition("=")
-        if separator and not phrase.strip():
-            raise ValueError(f"class {text!r} has nothing after '='")
-        phrases += [Phrase(name, phrase)] if separator else map(Phrase, text.split(","))
-    return as_phrases(phrases)
 
 
 def load_model(

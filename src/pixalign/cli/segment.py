@@ -16,7 +16,7 @@ from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
 from pixalign.core.files import check_folder, readable
 from pixalign.methods import METHODS, method_of
 from pixalign.pictures.reading import SUFFIXES, read_image
-from pixalign.text.prompts import locate
+from pixalign.text.prompts import locate, typed_classes
 
 _METHOD = one_of(name for name, kind in METHODS.items() if not kind.supervised)
 
@@ -76,7 +76,7 @@ def segment(
     options = _options(option_ or [])
     kind.check_options(options)
     images, texts = _pictures_and_classes(items)
-    phrases = common.classes_of(texts)
+    phrases = typed_classes(texts)
     if caption is not None:
         locate(phrases, caption)
     for image in images:

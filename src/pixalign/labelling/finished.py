@@ -43,6 +43,9 @@ class FinishedRun:
         for item in self.items:
             yield self._picture(item)
 
+    def __getitem__(self, place: int) -> LabelledPicture:
+        return self._picture(self.items[place])
+
     def _picture(self, item: Item) -> LabelledPicture:
         labels = self.shards.read(item.id)
         numbers = [self.classes.index(known["name"]) + 1 for known in labels.record["classes"]]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +14,16 @@ from typing import Any, Protocol
 
 from pixalign.config import AlignConfig
 from pixalign.core.changes import check_unchanged
-from pixalign.core.files import held_alone, make_folder, write_text
+from pixalign.core.files import held_alone, make_folder, write_json, write_text
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Phrase
+from pixalign.labelling.classes import Lists, PictureClasses
 from pixalign.labelling.finished import FinishedRun
+from pixalign.labelling.formats import check_formats, write_format
 from pixalign.labelling.manifest import Item, Unit, find_pictures, read_pictures, units
+from pixalign.labelling.review import by_doubt, write_queue, write_review
 from pixalign.labelling.shards import Shards
 from pixalign.labelling.work import Failure, Job, ModelFacts, UnitReport, label_units
 
@@ -60,7 +66,7 @@ class LabelRequest:
 
     folder: Path
     classes: tuple[Phrase, ...] = ()
-    lists: Mapping[str, tuple[tuple[Phrase, ...], int]] | None = None
+    lists: Lists | None = None
     config: AlignConfig = field(default_factory=AlignConfig)
     seed: int = 0
     candidates: int | None = 16
@@ -77,21 +83,21 @@ class LabelRequest:
                 )
             paths = {key: path for key, path in paths.items() if key in self.lists}
         pictures = read_pictures(paths, out / STATE / MANIFEST, show)
-        common = self.classes, self.seed
+        own = self.lists or {}
+        given = [own.get(picture.key, PictureClasses(self.classes)) for picture in pictures]
         return [
-            Item(picture, *(common if self.lists is None else self.lists[picture.key]))
-            for picture in pictures
+            Item(picture, classes.phrases, self.seed if classes.seed is None else classes.seed)
+            for picture, classes in zip(pictures, given, strict=True)
         ]
 
     def header(self, facts: ModelFacts) -> dict[str, Any]:
         """What the labels depend on, as plain values."""
-        by_picture = self.lists is not None
-        names = None if by_picture else [[phrase.name, phrase.phrase] for phrase in self.classes]
+        names = [[phrase.name, phrase.phrase] for phrase in self.classes]
         about = {
             "format": _FORMAT,
             **facts.record,
-            "classes": names,
-            "seed": None if by_picture else self.seed,
+            "classes": names if self.lists is None else "by picture",
+            "seed": self.seed,
             "candidates": self.candidates,
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
@@ -99,27 +105,59 @@ class LabelRequest:
 
 
 @dataclass(frozen=True)
-class LabelRun:
-    """What a call has done: what is labelled now, what could not be, and the seconds it took.
+class Outputs:
+    """What is made of labels: formats by name, and how objects are told apart.
 
-    ``done`` counts pictures that this call labelled, ``before`` those that were finished already.
+    ``min_area`` and ``instances`` are those of `find_segments`. ``queue`` copies so many of the
+    most doubtful pictures.
+    """
+
+    formats: tuple[str, ...] = ()
+    min_area: int = 0
+    instances: bool = True
+    queue: int = 0
+
+    def write(self, run: FinishedRun, out: Path, show: bool) -> dict[str, Any]:
+        """Write the formats and what helps to review; what is to be said of them."""
+        notes = {}
+        with Progress(len(self.formats) + 1, "writing", show, "format") as progress:
+            for name in self.formats:
+                notes[name] = write_format(name, run, out / name)
+                progress.advance(1)
+            rows = by_doubt(run)
+            write_review(run, rows, out)
+            if self.queue:
+                write_queue(run, rows, self.queue, out)
+            progress.advance(1)
+        counts = Counter(name for row in rows for name in row.classes)
+        return {
+            "pictures": len(run),
+            "objects": sum(row.objects for row in rows),
+            "pictures_by_class": {name: counts[name] for name in run.classes},
+            "nothing_found": sum(not row.classes for row in rows),
+            "in_doubt": sum(bool(row.doubts) for row in rows),
+            "formats": notes,
+        }
+
+
+@dataclass(frozen=True)
+class LabelRun:
+    """What a call has done: the pictures that are labelled now, and those that could not be.
+
+    ``summary`` is what summary.json says.
     """
 
     finished: FinishedRun
     failures: tuple[Failure, ...]
-    damaged: tuple[str, ...]
-    done: int
-    before: int
-    seconds: float
+    summary: Mapping[str, Any]
 
 
 def label_folder(
     labeller: Labeller,
     request: LabelRequest,
     out: Path,
+    outputs: Outputs = Outputs(),  # noqa: B008
     *,
-    min_area: int = 0,
-    instances: bool = True,
     strict: bool = False,
     show: bool = False,
 ) -> LabelRun:
@@ -127,33 +165,62 @@ def label_folder(
 
     A run with other settings is refused. ``strict`` makes a picture that fails an error.
     """
-    with held_alone(make_folder(out) / STATE):
-        shards = make_folder(out / STATE / SHARDS)
+    check_formats(outputs.formats)
+    state = make_folder(out) / STATE
+    with held_alone(state):
         facts = labeller.facts(request.config)
         header = request.header(facts)
-        _start(out / STATE / HEADER, header)
-        for leftover in shards.glob(".*.npz.*"):  # of a process that was killed while it wrote
+        _start(state / HEADER, header)
+        job = Job(request.config, request.candidates, make_folder(state / SHARDS))
+        for leftover in job.shards.glob(".*.npz.*"):  # of a process that was killed while it wrote
             leftover.unlink()
         items = request.items(out, show)
-        before = Shards(shards)
+        before = Shards(job.shards)
         todo = units(items, facts.sizes, request.config.resize, before)
-        job = Job(request.config, request.candidates, shards)
-        waiting = sum(len(unit.items) for unit in todo)
-        failures: list[Failure] = []
-        started, done = time.perf_counter(), 0
-        with Progress(waiting, "labelling", show, "picture") as progress:
-            for report in labeller.label(job, todo):
-                failures += report.failures
-                done += len(report.done)
-                progress.advance(len(report.unit.items))
-                if strict and failures:
-                    raise ValueError(f"{failures[0].key}: {failures[0].reason}")
+        started = time.perf_counter()
+        failures = _label(labeller, job, todo, strict, show)
         seconds = time.perf_counter() - started
         about = {**header, "versions": versions()}
-        finished = FinishedRun(items, Shards(shards), about, min_area, instances)
-    return LabelRun(
-        finished, tuple(failures), tuple(before.damaged), done, len(finished) - done, seconds
-    )
+        shards = Shards(job.shards) if todo else before
+        run = FinishedRun(items, shards, about, outputs.min_area, outputs.instances)
+        done = len(shards.places) - len(before.places)
+        summary = {
+            **outputs.write(run, out, show),
+            "labelled_now": done,
+            "seconds": round(seconds, 3),
+            "pictures_a_second": round(done / seconds, 3) if done else None,
+            "failed": len(failures),
+            "damaged_shards": before.damaged,
+        }
+        _write_failures(out / "failed.csv", failures)
+        write_json(out / "summary.json", summary)
+    return LabelRun(run, tuple(failures), summary)
+
+
+def _label(
+    labeller: Labeller, job: Job, todo: Sequence[Unit], strict: bool, show: bool
+) -> list[Failure]:
+    failures: list[Failure] = []
+    waiting = sum(len(unit.items) for unit in todo)
+    with Progress(waiting, "labelling", show, "picture") as progress:
+        for report in labeller.label(job, todo):
+            failures += report.failures
+            progress.advance(len(report.unit.items))
+            if strict and failures:
+                raise ValueError(f"{failures[0].key}: {failures[0].reason}")
+    return failures
+
+
+def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
+    """The pictures that failed and why; without any there is no file."""
+    if not failures:
+        path.unlink(missing_ok=True)
+        return
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(("image", "reason"))
+    writer.writerows((failure.key, failure.reason) for failure in failures)
+    write_text(path, table.getvalue())
 
 
 def _start(path: Path, header: Mapping[str, Any]) -> None:

@@ -93,6 +93,17 @@ def as_phrases(classes: Classes, one: str = "class", many: str = "classes") -> t
     return tuple(phrases.values())
 
 
+def typed_classes(texts: Iterable[str]) -> tuple[Phrase, ...]:
+    """Classes as they are typed: "dog", "dog,cat" or "dog=a golden dog", which may hold commas."""
+    phrases: list[Phrase] = []
+    for text in texts:
+        name, separator, phrase = text.partition("=")
+        if separator and not phrase.strip():
+            raise ValueError(f"class {text!r} has nothing after '='")
+        phrases += [Phrase(name, phrase)] if separator else map(Phrase, text.split(","))
+    return as_phrases(phrases)
+
+
 def canonical_order(phrases: Sequence[Phrase]) -> list[int]:
     """Indices of the phrases sorted by name: the same for every order of the classes."""
     return sorted(range(len(phrases)), key=lambda i: (phrases[i].name.casefold(), phrases[i].name))

@@ -1,0 +1,128 @@
+"""``pixalign label``: from a folder of pictures to annotations."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from pixalign.cli import common
+from pixalign.cli.common import one_of, option
+from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
+from pixalign.core.files import check_folder
+from pixalign.core.values import Phrase
+from pixalign.labelling.classes import Lists, read_classes
+from pixalign.labelling.formats import FORMATS, check_formats
+from pixalign.labelling.manifest import find_pictures
+from pixalign.labelling.run import LabelRequest, LabelRun, OneProcess, Outputs, label_folder
+from pixalign.methods import METHODS, method_of
+from pixalign.text.prompts import typed_classes
+
+_METHOD = one_of(name for name, kind in METHODS.items() if not kind.supervised)
+
+
+def label(
+    folder: Annotated[Path, typer.Argument(help="Folder of pictures, with its subfolders.")],
+    out: Annotated[Path, option("Folder for the labels; the same command goes on in it.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CLASS]...", help="What to find: dog 'hot dog' 'car=a red car'."),
+    ] = None,
+    classes: Annotated[
+        Path | None,
+        option("Classes from a file, one a line; a .csv or .json lists them picture by picture."),
+    ] = None,
+    format: Annotated[
+        list[str] | None, option("How labels are written; repeatable.", **one_of(FORMATS))
+    ] = None,
+    absent: Annotated[
+        Literal["keep", "drop"], option("Whether classes that are likely not there are labelled.")
+    ] = "keep",
+    candidates: Annotated[
+        int, option("With --absent drop, the most classes of a picture that are drawn.", min=1)
+    ] = 16,
+    min_area: Annotated[int, option("Objects of fewer pixels are left out.", min=0)] = 0,
+    instances: Annotated[
+        Literal["on", "off"], option("Whether parts of a class that do not touch are objects.")
+    ] = "on",
+    queue: Annotated[int, option("Copy so many of the most doubtful pictures.", min=0)] = 0,
+    strict: Annotated[bool, option("A picture that cannot be labelled ends the run.")] = False,
+    model: common.Model = None,
+    preset: Annotated[str, option("Settings to start from.", **one_of(PRESETS))] = "default",
+    method: Annotated[
+        str | None,
+        option("How heatmaps are made.", show_default="the preset's, else dense", **_METHOD),
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        option("What calibrates a baseline's maps.", show_default="none", **one_of(CALIBRATIONS)),
+    ] = None,
+    resize: Annotated[
+        Literal["square", "keep"] | None, option("Square, or keep the picture's shape.")
+    ] = None,
+    threshold: Annotated[float | None, option("Heatmaps below it are background, 0 to 1.")] = None,
+    seed: common.Seed = 0,
+    device: common.Device = "auto",
+    dtype: common.Dtype = "auto",
+    batch_size: common.BatchSize = "auto",
+    memory: common.Memory = "normal",
+    json_: common.Json = False,
+) -> None:
+    """Label a folder's pictures for an annotation tool; stopped at any moment, it goes on."""
+    # Whatever is wrong is said before a model is loaded.
+    chosen = {"resize": resize, "threshold": threshold, "absent": absent}
+    overrides = {name: value for name, value in chosen.items() if value is not None}
+    config = AlignConfig.preset(preset, **overrides)
+    config = method_of(config, method).configured(config, calibrate)
+    shared, lists = _wanted(names or [], classes)
+    check_formats(format or [])
+    find_pictures(folder, besides=out)
+    check_folder(out)
+    request = LabelRequest(folder, shared, lists, config, seed, candidates)
+    outputs = Outputs(tuple(format or ()), min_area, instances == "on", queue)
+    loaded = common.load_model(model, device, dtype, batch_size, memory, progress=False)
+    run = label_folder(OneProcess(loaded), request, out, outputs, strict=strict, show=not json_)
+    if json_:
+        common.print_json(dict(run.summary))
+    else:
+        _print_summary(run, out, absent)
+
+
+def _wanted(names: list[str], path: Path | None) -> tuple[tuple[Phrase, ...], Lists | None]:
+    """The classes of all pictures, or the lists of each."""
+    if path is None:
+        return typed_classes(names), None
+    if names:
+        raise ValueError(f"classes are given and --classes {str(path)!r}; allowed: one of them")
+    found = read_classes(path)
+    return (found, None) if isinstance(found, tuple) else ((), found)
+
+
+def _print_summary(run: LabelRun, out: Path, absent: str) -> None:
+    about: dict[str, Any] = dict(run.summary)
+    speed = about["pictures_a_second"]
+    now = f", {about['labelled_now']} of them now, {speed:.2f} a second" if speed else ""
+    print(f"{about['pictures']} pictures labelled{now}; {about['objects']} objects")
+    width = max(map(len, about["pictures_by_class"]))
+    for name, count in about["pictures_by_class"].items():
+        print(f"  {name:<{width}}  in {count} pictures")
+    if about["nothing_found"]:
+        print(f"  nothing found in {about['nothing_found']}")
+    for name, notes in about["formats"].items():
+        print(f"written to {out / name}")
+        for note in notes:
+            print(f"  {note}")
+    print(f"{about['in_doubt']} pictures are in doubt: open {out / 'review.html'}")
+    if about["in_doubt"] and absent == "keep":
+        print("--absent drop, with another --out, leaves out classes that are likely not there")
+    if about["damaged_shards"]:
+        print(
+            f"warning: {len(about['damaged_shards'])} damaged files were made anew", file=sys.stderr
+        )
+    for failure in run.failures[:3]:
+        print(f"warning: {failure.key}: {failure.reason}", file=sys.stderr)
+    if run.failures:
+        where = out / "failed.csv"
+        print(f"warning: {len(run.failures)} pictures failed, see {where}", file=sys.stderr)
