@@ -92,7 +92,7 @@ class LabelRequest:
 
     def header(self, facts: ModelFacts) -> dict[str, Any]:
         """What the labels depend on, as plain values."""
-        names = [[phrase.name, phrase.phrase] for phrase in self.classes]
+        names = {phrase.name: phrase.phrase for phrase in self.classes}
         about = {
             "format": _FORMAT,
             **facts.record,

@@ -21,6 +21,7 @@ from pixalign.labelling.manifest import UNIT, Item, Unit
 from pixalign.labelling.shards import PictureLabels, write_shard
 from pixalign.pictures.segments import find_segments
 
+_OF_PRESENCE = ("resize", "template", "elbo_text", "absent_below", "outdone_below")  # of a config
 _GRID = 256  # pixels of the longer side at which margins and entropies are taken
 
 
@@ -152,9 +153,7 @@ def _likely(model: AlignmentModel, job: Job, item: Item, encoded: EncodedImage) 
     phrases, most = list(item.phrases), job.candidates
     if job.config.absent == "keep" or most is None or len(phrases) <= most:
         return phrases
-    few = AlignConfig.fast(
-        **{name: getattr(job.config, name) for name in ("resize", "template", "absent_below")}
-    )
+    few = AlignConfig.fast(**{name: getattr(job.config, name) for name in _OF_PRESENCE})
     ranked = model.present(encoded, phrases, config=few, seed=item.seed)
     likely = {candidate.name for candidate in ranked[:most] if candidate.present}
     return [phrase for phrase in phrases if phrase.name in likely]
