@@ -29,9 +29,7 @@ from pixalign.core.files import make_folder, slug, write_json
 from pixalign.core.provenance import versions
 from pixalign.core.values import Phrase, Scores, Size
 from pixalign.pictures import drawing as viz
-from pixalign.pictures.coco import compressed_runs, object_annotation, run_lengths
 from pixalign.pictures.saving import mask_image, write_png
-from pixalign.pictures.segments import Segment, find_segments
 from pixalign.text.prompts import Prompt
 
 Floats = NDArray[np.float32]
@@ -149,56 +147,6 @@ class Alignment:
             for name, share, score in zip(self.classes, shares[1:], self.scores, strict=True)
         ]
         return viz.overlay(self.image, self.mask(threshold), legend)
-
-    def to_coco(
-        self, threshold: float | None = None, *, instances: bool = True, min_area: int = 0
-    ) -> dict[str, Any]:
-        """The mask's objects as a COCO file of one picture; its categories count from 1.
-
-        With ``instances`` the connected regions of a class are its objects, else it is one; those
-        of fewer than ``min_area`` pixels are left out. Needs pycocotools, the extra ``label``.
-        """
-        numbers, segments = self._segments(threshold, instances, min_area)
-        size = self.image.height, self.image.width
-        picture = {"height": size[0], "width": size[1], "file_name": self.provenance.get("source")}
-        annotations = [
-            object_annotation(segment, compressed_runs(run_lengths(numbers, segment), size))
-            for segment in segments
-        ]
-        return {
-            "images": [{"id": 1, **picture}],
-            "categories": [{"id": i, "name": name} for i, name in enumerate(self.classes, 1)],
-            "annotations": [{"id": i, "image_id": 1, **x} for i, x in enumerate(annotations, 1)],
-        }
-
-    def to_supervision(
-        self, threshold: float | None = None, *, instances: bool = True, min_area: int = 0
-    ) -> Any:
-        """The mask's objects as ``supervision.Detections``; its class ids count from 0."""
-        try:
-            import supervision
-        except ImportError as error:
-            raise ImportError(
-                "to_supervision needs supervision: pip install supervision"
-            ) from error
-        numbers, segments = self._segments(threshold, instances, min_area)
-        if not segments:
-            return supervision.Detections.empty()
-        boxes = np.array([segment.box for segment in segments], dtype=np.float32)
-        boxes[:, 2:] += boxes[:, :2]
-        return supervision.Detections(
-            xyxy=boxes,
-            mask=np.stack([numbers == segment.number for segment in segments]),
-            confidence=np.array([segment.score for segment in segments], dtype=np.float32),
-            class_id=np.array([segment.label - 1 for segment in segments]),
-            data={"class_name": np.array([self.classes[s.label - 1] for s in segments])},
-        )
-
-    def _segments(
-        self, threshold: float | None, instances: bool, min_area: int
-    ) -> tuple[NDArray[np.uint16], tuple[Segment, ...]]:
-        maps = self.mask(threshold), self.confidence(threshold)
-        return find_segments(*maps, instances=instances, min_area=min_area)
 
     def to_dict(self, threshold: float | None = None) -> dict[str, Any]:
         """Everything but the pixels, as JSON-able values."""
