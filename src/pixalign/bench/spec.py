@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -55,11 +55,11 @@ Text = Annotated[str, StringConstraints(pattern=r"\S")]
 _REQUIRED: Any = Field(None, validate_default=True)  # what is missing is refused as None
 
 
-def _one_of(choices: Iterable[str]) -> BeforeValidator:
-    known = tuple(choices)
+def _one_of(known: Collection[str]) -> BeforeValidator:
+    """One of these, of what a registry holds by then."""
 
     def check(value: object) -> object:
-        if value not in known:
+        if value not in tuple(known):  # a value of a file may be a list
             raise ValueError("allowed: " + ", ".join(map(repr, known)))
         return value
 
