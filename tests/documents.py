@@ -101,7 +101,8 @@ class QuickModel(pa.Model):
         return super().generate(prompt, **{**options, "steps": 2})
 
     def edit(self, image, source, target, **options):
-        return super().edit(image, source, target, **{**options, "steps": 2})
+        few = {"steps": 2, "inversion": "ddim"}
+        return super().edit(image, source, target, **{**options, **few})
 
 
 HUB = {
