@@ -105,6 +105,7 @@ def test_saved_files(tmp_path):
         "mask.png",
         "overlay.png",
         "result.json",
+        "result.npz",
     ]
     assert sorted(path.name for path in written) == names
     mask = Image.open(tmp_path / "new" / "folder" / "mask.png")

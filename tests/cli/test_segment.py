@@ -41,7 +41,7 @@ def test_segment_writes_everything(shell, picture, sd1_folder, tmp_path):
     assert code == 0
     assert "score" not in out  # which says nothing of dense maps
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "mask.png", "overlay.png", "result.json",
+        "mask.png", "overlay.png", "result.json", "result.npz",
         "heatmap_1_dog.png", "heatmap_2_hot-dog.png", "heatmap_3_car.png",
     }  # fmt: skip
     mask = Image.open(tmp_path / "out" / "mask.png")

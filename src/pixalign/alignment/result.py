@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -22,17 +20,19 @@ from pixalign.alignment.calibrate import exponents
 from pixalign.alignment.evidence import log_ratio
 from pixalign.alignment.heatmaps import finish
 from pixalign.alignment.objects import as_coco, as_supervision
+from pixalign.alignment.saved import load_alignment, save_alignment
 from pixalign.alignment.task import AlignmentTask
 from pixalign.alignment.trust import Trust, absent, doubts, trust
 from pixalign.config import AlignConfig
-from pixalign.core.files import make_folder, slug, write_json
+from pixalign.core.files import slug
 from pixalign.core.provenance import versions
 from pixalign.core.values import Phrase, Scores, Size
 from pixalign.pictures import drawing as viz
-from pixalign.pictures.saving import mask_image, write_png
+from pixalign.pictures.saving import encoded
 from pixalign.text.prompts import Prompt
 
 Floats = NDArray[np.float32]
+_NAMED = 8  # classes in a representation
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class MethodOutput:
         return self.grid or (self.cross.shape[-2], self.cross.shape[-1])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Alignment:
     """How strongly each pixel of an image belongs to each class. Arrays are NumPy's.
 
@@ -77,6 +77,27 @@ class Alignment:
     trust: tuple[Trust, ...] | None = None
     warnings: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name} {share:.0%}"
+            for name, share in zip(self.classes[:_NAMED], self.shares()[1:], strict=False)
+        )
+        more = f" and {len(self.classes) - _NAMED} more" if len(self.classes) > _NAMED else ""
+        size = f"{self.image.width}x{self.image.height}"
+        return f"<pixalign.Alignment {self.config.method} of {size} pixels: {shown}{more}>"
+
+    def __getitem__(self, name: str) -> Floats:
+        """The heatmap float32 [H, W] of a class."""
+        if name not in self.classes:
+            known = ", ".join(self.classes)
+            raise KeyError(f"{name!r} is none of the classes: {known}")
+        heatmap: Floats = self.heatmaps[self.classes.index(name)]
+        return heatmap
+
+    def _repr_png_(self) -> bytes:
+        """The overlay, for notebooks."""
+        return encoded(self.overlay())
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -144,6 +165,8 @@ class Alignment:
         shares = self.shares(threshold)
         legend = [
             f"{name}  {share:.0%}" + (f"  S={score:.2f}" if self.config.calibrate == "elbo" else "")
+            if share or len(self.classes) <= _NAMED
+            else None
             for name, share, score in zip(self.classes, shares[1:], self.scores, strict=True)
         ]
         return viz.overlay(self.image, self.mask(threshold), legend)
@@ -179,24 +202,16 @@ class Alignment:
     def save(self, folder: str | os.PathLike[str], threshold: float | None = None) -> list[Path]:
         """Write mask.png (indexed palette), heatmaps (8-bit grey), overlay.png, result.json.
 
-        Files of these names are replaced, and heatmaps that an earlier result.json there lists
-        are removed; nothing else in the folder is touched.
+        result.npz holds the numbers and the picture, for `load`. Files of these names are replaced,
+        and heatmaps that an earlier result.json there lists are removed; nothing else in the folder
+        is touched.
         """
-        record, mask = self.to_dict(threshold), self.mask(threshold)
-        overlay = self.overlay(threshold)
-        target = make_folder(folder)
-        stale = _listed_heatmaps(target / "result.json")
-        written = [
-            write_png(target / "mask.png", mask_image(mask, viz.palette(len(self.phrases)))),
-            write_png(target / "overlay.png", overlay),
-        ]
-        for index, heatmap in enumerate(self.heatmaps):
-            grey = Image.fromarray(np.round(heatmap * 255).astype(np.uint8))
-            written.append(write_png(target / self._heatmap_name(index), grey))
-        written.append(write_json(target / "result.json", record))
-        for name in stale - {path.name for path in written}:
-            (target / name).unlink(missing_ok=True)
-        return written
+        return save_alignment(self, folder, threshold)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Alignment:
+        """The result that `save` wrote into a folder."""
+        return cls(**load_alignment(folder))
 
     def to_coco(
         self,
@@ -230,16 +245,6 @@ class Alignment:
     def _heatmap_name(self, index: int) -> str:
         width = len(str(len(self.phrases)))
         return f"heatmap_{index + 1:0{width}d}_{slug(self.classes[index])}.png"
-
-
-def _listed_heatmaps(path: Path) -> set[str]:
-    """The heatmap files that an earlier result.json of ours speaks of."""
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["classes"]
-        names = {str(row["heatmap"]) for row in rows}
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
-    return {name for name in names if re.fullmatch(r"heatmap_\d+_[\w-]+\.png", name)}
 
 
 def conclude(

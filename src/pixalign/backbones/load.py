@@ -102,7 +102,7 @@ def load_backbone(
         check_whole(pipe)
         if pipe.vae.dtype != torch.float32:  # diffusers has a warning for each call
             pipe.vae.to(torch.float32)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # damaged files end in libraries' errors of every kind
         if out_of_memory(error):
             raise
         raise OSError(f"cannot load {os.fspath(model)!r}: {_first_line(error)}") from error

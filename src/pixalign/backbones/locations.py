@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from pixalign.config import BY_METHOD, AlignConfig
 from pixalign.core.checks import check_choice
+from pixalign.core.files import read_json
 
 EMBEDDED = Path(__file__).parent / "weights" / "sd1-like"
 EMBEDDED_NAME = "sd1-like, embedded"
@@ -34,7 +34,8 @@ def models_root() -> Path | None:
 def lab_folder(name: str) -> Path:
     """The folder of "lab:sdxl" and its like; a FileNotFoundError says where they are to be had."""
     short = name.removeprefix(LAB)
-    check_choice("a model of the lab", short, LAB_MODELS)
+    if short not in LAB_MODELS:
+        check_choice("a model of the lab", name, tuple(lab_models()))
     if short == "sd1":
         return EMBEDDED
     root = models_root()
@@ -86,7 +87,7 @@ def model_settings(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = read_json(path)
         by_method = [settings[name] for name in BY_METHOD if isinstance(settings.get(name), dict)]
         for method in (None, *(name for values in by_method for name in values)):
             AlignConfig(method=method).resolved(settings=settings)

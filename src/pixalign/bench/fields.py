@@ -10,6 +10,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from pixalign.core.checks import brief
+from pixalign.core.files import read_text
+
+MOST_LETTERS, MOST_STARS = 200_000, 40  # of a file; references of references grow without end
 _MAPPING = "a mapping of names to values"
 _ALLOWED = {
     "string_type": "a text", "string_pattern_mismatch": "a text", "tuple_type": "a list of texts",
@@ -34,14 +38,19 @@ class _Loader(yaml.SafeLoader):
 def read_fields(path: Path) -> dict[str, Any]:
     """The fields of a file; a ValueError names the line that is no YAML."""
     try:
-        fields = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = read_text(path)
+        if len(text) > MOST_LETTERS or text.count("*") > MOST_STARS:
+            raise ValueError(f"it is too large: {len(text)} letters, {text.count('*')} references")
+        fields = yaml.load(text, Loader=_Loader)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ValueError(f"this is no YAML{where}: {problem}") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"the file is {fields!r}; allowed: {_MAPPING}")
+        raise ValueError(f"the file is {brief(fields)}; allowed: {_MAPPING}")
     return fields
 
 
@@ -69,4 +78,4 @@ def _in_words(error: ValidationError, fields: Mapping[str, Any]) -> str:
     elif inner:
         where = f"an item of {where}"
     allowed = _ALLOWED.get(first["type"], said).removeprefix("allowed: ")
-    return f"{where} is {first['input']!r}; allowed: {allowed}"
+    return f"{where} is {brief(first['input'])}; allowed: {allowed}"

@@ -25,7 +25,7 @@ from pixalign.bench.tables import (
     warnings,
 )
 from pixalign.config import PRESETS, AlignConfig
-from pixalign.core.files import make_folder, write_text
+from pixalign.core.files import make_folder, plain_name, read_json, read_text, write_text
 from pixalign.methods import METHODS, method_of
 from pixalign.pictures.pages import data_uri, environment
 from pixalign.pictures.reading import read_image
@@ -64,10 +64,18 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
 def render_benchmark(results: Path, template: Path) -> str:
     """docs/benchmark.md as text, with the tables of ``results``/*/result.json, if there are any."""
+    from jinja2 import TemplateError
+
     known = [read_result(path) for path in sorted(results.glob(f"*/{RESULT}"))]
-    page = environment(html=False).from_string(template.read_text(encoding="utf-8"))
+    try:
+        page = environment(html=False).from_string(read_text(template))
+    except TemplateError as error:
+        raise ValueError(f"{str(template)!r} is no template: {error}") from error
     tables = markdown_page(known, level=3).rstrip()
-    return page.render(results=known, tables=tables, warnings=warnings)
+    try:
+        return page.render(results=known, tables=tables, warnings=warnings)
+    except TemplateError as error:
+        raise ValueError(f"{str(template)!r} cannot be filled: {error}") from error
 
 
 def _run_part(result: Result, folder: Path) -> dict[str, Any]:
@@ -91,11 +99,10 @@ def _pictures(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        records = json.loads(path.read_text(encoding="utf-8"))
         return [
             {key: record[key] for key in ("kind", "key", "miou", "classes")}
-            | {"picture": read_image(folder / record["file"])}
-            for record in records
+            | {"picture": read_image(folder / plain_name(record["file"]))}
+            for record in read_json(path)
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}") from error

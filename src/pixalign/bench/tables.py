@@ -150,11 +150,16 @@ def warnings(result: Result) -> list[str]:
 def markdown(table: Table) -> str:
     """A table as Markdown."""
     written = [
-        "| " + " | ".join(text.replace("|", "\\|") for text in line) + " |"
+        "| " + " | ".join(_plain(text) for text in line) + " |"
         for line in (table.head, *table.rows)
     ]
     written.insert(1, "|" + "---|" * len(table.head))
     return "\n".join([f"{table.title}:", "", *written, *(f"\n{note}" for note in table.notes)])
+
+
+def _plain(text: str) -> str:
+    """A cell in which names are no Markdown of columns and no HTML."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def markdown_page(results: Sequence[Result], level: int = 2) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -88,7 +90,10 @@ def segment(
     asked = {"config": config, "caption": caption, "seed": seed, "options": options}
     records = []
     for index, image in enumerate(images):
+        began = time.perf_counter()
         result = loaded.align(image, phrases, **asked)
+        taken = {"seconds": round(time.perf_counter() - began, 3)}
+        result = dataclasses.replace(result, provenance={**result.provenance, **taken})
         records.append(result.to_dict())
         if index in folders:
             result.save(folders[index])

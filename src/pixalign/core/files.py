@@ -7,18 +7,23 @@ import io
 import json
 import os
 import re
+import shutil
 import struct
+import time
 import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 import numpy as np
 from filelock import FileLock, Timeout
+
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")  # names of what is being written
+_LEFT = 3600  # seconds after which that is taken to be given up
 
 
 @contextmanager
@@ -29,9 +34,52 @@ def writing_whole(path: Path) -> Iterator[BinaryIO]:
         with open(temporary, "xb") as file:
             yield file
         os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.filename is None:  # a full disk says so without a name
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def writing_folder(folder: str | os.PathLike[str]) -> Iterator[tuple[Path, Path]]:
+    """A folder to write some files into, and the one that they are for.
+
+    They come there when all are written: with the folder, if it is new, else one after the other,
+    JSON last.
+    """
+    final = check_folder(folder)
+    there = final.is_dir()
+    beside = final if there else final.parent
+    beside.mkdir(parents=True, exist_ok=True)
+    _sweep(beside)
+    temporary = beside / f".{final.name or 'files'}.{uuid.uuid4().hex}"
+    temporary.mkdir()
+    try:
+        yield temporary, final
+        if not there:
+            os.replace(temporary, final)
+            return
+        for path in sorted(temporary.iterdir(), key=lambda path: (path.suffix == ".json", path)):
+            os.replace(path, final / path.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a kill has left unfinished in a folder, an hour ago or more."""
+    for entry in os.scandir(folder):
+        if _UNFINISHED.fullmatch(entry.name):
+            with suppress(OSError):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _LEFT:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
@@ -125,6 +173,7 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     """An existing or new folder; never emptied."""
     path = check_folder(folder)
     path.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
     return path
 
 
@@ -143,14 +192,28 @@ def held_alone(folder: Path) -> Iterator[None]:
         yield
 
 
+def plain_name(name: object) -> str:
+    """The name of a file in a folder that a list speaks of; what leads elsewhere is refused."""
+    if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):
+        raise ValueError(f"{name!r} is no plain file name")
+    return name
+
+
 def readable(path: str | os.PathLike[str]) -> str:
     """A path as text that any file can hold: bytes that are no UTF-8 are written as \\xff."""
     return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def unique_slug(name: str) -> str:
+    """`slug`, with a part of a digest where it leaves out what tells names apart."""
+    short, digest = slug(name), hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
+    plain = "-".join(name.split(" "))
+    return short if short == plain or short.endswith(digest) else f"{short}-{digest}"
 
 
 def slug(name: str) -> str:
     """A name or text as part of a file name; long ones are cut, and still differ."""
     short = re.sub(r"[^\w]+", "-", name.lower()).strip("-")
     if len(short) > 60:
-        short = f"{short[:51]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        short = f"{short[:51]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}"
     return short or "class"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pixalign.core.files import make_folder, write_json
+from pixalign.core.files import write_json, writing_folder
 from pixalign.pictures import drawing as viz
 from pixalign.pictures.grid import Cell, picture_grid
 from pixalign.pictures.saving import write_png
@@ -80,8 +80,6 @@ class Edit:
 
         Without a heatmap, one that an earlier edit left there is removed.
         """
-        made = make_folder(folder)
-        (made / "heatmap.png").unlink(missing_ok=True)
         pictures = {
             "source": self.source,
             "reconstruction": self.reconstruction,
@@ -89,7 +87,13 @@ class Edit:
             "heatmap": self.heatmap,
             "compare": self.compare(),
         }
-        written = [
-            write_png(made / f"{name}.png", p) for name, p in pictures.items() if p is not None
-        ]
-        return [*written, write_json(made / "edit.json", self.to_dict())]
+        shown = {
+            f"{name}.png": picture for name, picture in pictures.items() if picture is not None
+        }
+        with writing_folder(folder) as (target, final):
+            for name, picture in shown.items():
+                write_png(target / name, picture)
+            write_json(target / "edit.json", self.to_dict())
+        if "heatmap.png" not in shown:
+            (final / "heatmap.png").unlink(missing_ok=True)
+        return [final / name for name in (*shown, "edit.json")]

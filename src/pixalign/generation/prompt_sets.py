@@ -6,7 +6,6 @@ seed gives the same prompts, and fewer prompts are the first of more.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -15,6 +14,8 @@ from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
+
+from pixalign.core.files import read_json
 
 SEED = 2024
 DVMP_COUNT = 600
@@ -98,10 +99,7 @@ def read_attend_excite(path: str | os.PathLike[str]) -> dict[str, tuple[SetPromp
     a text that names more or fewer has none.
     """
     shape = f"allowed: lists of texts named {', '.join(GROUPS)}"
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
+    content = read_json(path)
     if not isinstance(content, dict) or set(content) != set(GROUPS):
         held = list(content) if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"{str(path)!r} holds {held}; {shape}")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pixalign.core.files import make_folder, slug, write_bytes, write_json
+from pixalign.core.files import make_folder, unique_slug, write_bytes, write_json
 from pixalign.pictures.saving import write_png
 from pixalign.text.entities import Entity
 
@@ -37,7 +37,7 @@ class Generation:
     @property
     def name(self) -> str:
         """A file's name of this picture, without ending."""
-        return f"{slug(self.prompt)}-{self.seed}-{self.method}"
+        return f"{unique_slug(self.prompt)}-{self.seed}-{self.method}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the picture, as JSON-able values."""

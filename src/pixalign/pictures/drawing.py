@@ -6,8 +6,9 @@ import colorsys
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, ImageColor, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw
 
+from pixalign.pictures.fonts import font_for
 from pixalign.pictures.grid import picture_grid
 
 # Heatmap colours at equal distances from 0 to 1; lightness rises all the way.
@@ -48,11 +49,12 @@ def tinted(image: Image.Image, mask: np.ndarray, opacity: float = 0.7) -> Image.
 
 
 def overlay(
-    image: Image.Image, mask: np.ndarray, legend: Sequence[str], opacity: float = 0.55
+    image: Image.Image, mask: np.ndarray, legend: Sequence[str | None], opacity: float = 0.55
 ) -> Image.Image:
     """The image with each class's pixels tinted and outlined, above a legend.
 
-    ``mask`` [H, W] holds 0 for background and i for ``legend[i - 1]``.
+    ``mask`` [H, W] holds 0 for background and i for ``legend[i - 1]``, which is None for a class
+    that is not worth a line; their number is told.
     """
     colours = palette(len(legend))
     pixels, tint = np.asarray(image, dtype=np.float32), colours[mask].astype(np.float32)
@@ -63,9 +65,12 @@ def overlay(
     enlarge = max(1, round(480 / max(picture.size)))
     size = (picture.width * enlarge, picture.height * enlarge)
     picture = picture.resize(size, Image.Resampling.NEAREST)
-    text_size = int(np.clip(max(picture.size) / 36, 14, 48))
+    text_size = max(14, round(max(picture.size) / 36))
     width = max(picture.width, 24 * text_size)
-    return picture_grid([[picture], [_legend(legend, colours[1:], width, text_size)]], gap=0)
+    lines = [(text, colour) for text, colour in zip(legend, colours[1:], strict=True) if text]
+    if hidden := len(legend) - len(lines):
+        lines.append((f"{hidden} more  0%", np.full(3, 255, dtype=np.uint8)))
+    return picture_grid([[picture], [_legend(lines, width, text_size)]], gap=0)
 
 
 def _blended(pixels: np.ndarray, tint: np.ndarray, mask: np.ndarray, opacity: float) -> np.ndarray:
@@ -83,9 +88,10 @@ def outline(mask: np.ndarray) -> np.ndarray:
     return edges
 
 
-def _legend(texts: Sequence[str], colours: np.ndarray, width: int, text_size: int) -> Image.Image:
-    """A swatch of each colour [N, 3] beside its text, in lines of at most ``width`` pixels."""
-    font, gap, swatch = ImageFont.load_default(text_size), text_size // 2, text_size
+def _legend(lines: Sequence[tuple[str, np.ndarray]], width: int, text_size: int) -> Image.Image:
+    """A swatch of each colour beside its text, in lines of at most ``width`` pixels."""
+    texts = [text for text, _ in lines]
+    font, gap, swatch = font_for(texts, text_size), text_size // 2, text_size
     corners: list[tuple[int, int]] = []
     x, y = gap, gap
     for text in texts:
@@ -96,9 +102,9 @@ def _legend(texts: Sequence[str], colours: np.ndarray, width: int, text_size: in
         x += needed
     picture = Image.new("RGB", (width, y + swatch + 2 * gap), "white")
     draw = ImageDraw.Draw(picture)
-    for (left, top), text, colour in zip(corners, texts, colours.tolist(), strict=True):
+    for (left, top), (text, colour) in zip(corners, lines, strict=True):
         box = (left, top, left + swatch, top + swatch)
-        draw.rectangle(box, fill=tuple(colour), outline="black")
+        draw.rectangle(box, fill=tuple(colour.tolist()), outline="black")
         place = (left + swatch + gap, top + swatch / 2)
         draw.text(place, text, fill="black", font=font, anchor="lm")
     return picture

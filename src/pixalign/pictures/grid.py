@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+
+from pixalign.pictures.fonts import Font, font_for
 
 Cell = Image.Image | tuple[Image.Image, str]  # a picture, or one with the caption below it
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 TITLE = "#444444"
 
 
@@ -29,8 +30,9 @@ def picture_grid(
     highest, and ``gap`` pixels lie around all. Texts have the size ``text``; captions take at most
     ``lines`` lines, and what is too long ends in "…".
     """
-    font, line = ImageFont.load_default(text), round(1.5 * text)
     cells = [[_fitted(cell, side, resample) for cell in row] for row in rows]
+    captions = [caption for row in cells for _, caption in row]
+    font, line = font_for([*headings, *titles, *captions], text), round(1.5 * text)
     widths = [
         max(side or 1, *(row[place][0].width for row in cells if place < len(row)))
         for place in range(max(map(len, cells)))

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 def environment(*, html: bool, **names: Any) -> jinja2.Environment:
     """Templates of HTML, which is escaped, or of text; ``names`` are known in all of them.
 
-    An unknown name is an error.
+    An unknown name is an error, and so is what reaches for Python's inside.
     """
     import jinja2
+    from jinja2.sandbox import SandboxedEnvironment
 
-    templates = jinja2.Environment(
+    templates = SandboxedEnvironment(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 from pixalign.core.checks import brief
 from pixalign.core.values import Phrase
@@ -243,20 +244,23 @@ def split(
 def _even_runs(total: int, count: int, fits: Callable[[int, int], bool]) -> tuple[Span, ...] | None:
     """0 .. total cut into ``count`` runs of nearly equal size that all fit, if that can be."""
     size, larger = divmod(total, count)
-
-    @cache
-    def cut(start: int, runs: int, larger: int) -> tuple[Span, ...] | None:
-        if not runs:
-            return ()
+    nowhere: set[Span] = set()  # (start, runs that are left) from which no way leads on
+    ends = [0]
+    while len(ends) <= count:
+        start, left = ends[-1], count - len(ends) + 1
+        longer = larger - (start - size * (len(ends) - 1))  # of the runs that are left
         for extra in (1, 0):
             end = start + size + extra
-            if extra <= larger < runs + extra and fits(start, end):
-                rest = cut(end, runs - 1, larger - extra)
-                if rest is not None:
-                    return ((start, end), *rest)
-        return None
-
-    return cut(0, count, larger)
+            allowed = extra <= longer < left + extra and (end, left - 1) not in nowhere
+            if allowed and fits(start, end):
+                ends.append(end)
+                break
+        else:
+            nowhere.add((start, left))
+            ends.pop()
+            if not ends:
+                return None
+    return tuple(pairwise(ends))
 
 
 def token_columns(offsets: Sequence[Span], spans: Iterable[Span]) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from pixalign.bench.datasets.files import bench_module
 from pixalign.bench.datasets.sample import CLASSES
+from pixalign.core.files import read_json
 from pixalign.core.progress import Progress
 from pixalign.text.prompts import as_phrases
 
@@ -238,10 +239,7 @@ def load_counts(path: FileName, classes: Sequence[str]) -> dict[str, int]:
 
 
 def _read_table(path: Path) -> dict[str, int]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
+    content = read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} holds a {type(content).__name__}; allowed: name, count")
     for name, count in content.items():
