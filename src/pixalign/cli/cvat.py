@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pixalign.cli.common import classes_of, load_model
+from pixalign.cli.common import load_model
 from pixalign.config import AlignConfig
 from pixalign.labelling.cvat import CvatFunction
 from pixalign.methods import method_of
+from pixalign.text.prompts import typed_classes
 
 
 def create(
@@ -24,7 +25,7 @@ def create(
     ``name=phrase``. The others are those of ``pixalign segment``; objects below ``min_area`` pixels
     are left out.
     """
-    phrases = classes_of(classes.splitlines())
+    phrases = typed_classes(classes.splitlines())
     config = AlignConfig.preset(preset, absent=absent)
     config = method_of(config, method or None).configured(config)
     loaded = load_model(model or None, device, progress=False)

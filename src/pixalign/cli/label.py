@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +19,7 @@ from pixalign.labelling.classes import Lists, read_classes
 from pixalign.labelling.formats import FORMATS, check_formats
 from pixalign.labelling.manifest import find_pictures
 from pixalign.labelling.run import LabelRequest, LabelRun, OneProcess, Outputs, label_folder
+from pixalign.labelling.workers import Processes
 from pixalign.methods import METHODS, method_of
 from pixalign.text.prompts import typed_classes
 
@@ -48,6 +51,7 @@ def label(
         Literal["on", "off"], option("Whether parts of a class that do not touch are objects.")
     ] = "on",
     queue: Annotated[int, option("Copy so many of the most doubtful pictures.", min=0)] = 0,
+    workers: Annotated[int, option("Processes with a model each; they share the GPUs.", min=1)] = 1,
     strict: Annotated[bool, option("A picture that cannot be labelled ends the run.")] = False,
     model: common.Model = None,
     preset: Annotated[str, option("Settings to start from.", **one_of(PRESETS))] = "default",
@@ -82,12 +86,33 @@ def label(
     check_folder(out)
     request = LabelRequest(folder, shared, lists, config, seed, candidates)
     outputs = Outputs(tuple(format or ()), min_area, instances == "on", queue)
-    loaded = common.load_model(model, device, dtype, batch_size, memory, progress=False)
-    run = label_folder(OneProcess(loaded), request, out, outputs, strict=strict, show=not json_)
+    load = partial(_load, model, device, dtype, batch_size, memory, workers)
+    with closing(Processes(load, workers)) if workers > 1 else nullcontext() as processes:
+        labeller = processes or OneProcess(load(0))
+        run = label_folder(labeller, request, out, outputs, strict=strict, show=not json_)
     if json_:
         common.print_json(dict(run.summary))
     else:
         _print_summary(run, out, absent)
+
+
+def _load(
+    model: str | None,
+    device: str,
+    dtype: str,
+    batch_size: int | str,
+    memory: str,
+    workers: int,
+    number: int,
+) -> Any:
+    """The model of a process: each GPU in turn, or its share of the cores."""
+    import torch
+
+    if workers > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
+        device = f"cuda:{number % torch.cuda.device_count()}"
+    elif workers > 1:
+        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    return common.load_model(model, device, dtype, batch_size, memory, progress=False)
 
 
 def _wanted(names: list[str], path: Path | None) -> tuple[tuple[Phrase, ...], Lists | None]:
