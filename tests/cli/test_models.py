@@ -12,9 +12,12 @@ from pixalign.scenes.atlas import class_names
 def test_models(shell):
     code, out, _ = shell("models")
     assert code == 0
-    assert all(family in out for family in ("sd ", "sdxl", "sd3"))
+    assert all(f"  {family} " in out for family in FAMILIES)
     record = json.loads(shell("models", "--json")[1])
-    assert {entry["family"] for entry in record["families"]} == set(FAMILIES)
+    measured = {entry["family"]: entry["measured"] for entry in record["families"]}
+    assert set(measured) == set(FAMILIES)
+    assert measured["sd"][:1] == ["lab:sd1"]
+    assert {model for own in measured.values() for model in own} == set(record["lab"])
 
 
 def test_doctor(shell):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pixalign.backbones.transformer import FlowTransformer, padding_before
+from pixalign.backbones.transformer import JOINT, FlowTransformer, padding_before
 from pixalign.core.values import Size, TextCondition
 from pixalign.text.streams import TextStream
 
@@ -25,10 +25,7 @@ class AuraFlow(FlowTransformer):
     examples: ClassVar[tuple[str, ...]] = ("fal/AuraFlow", "fal/AuraFlow-v0.3")
     arguments = ("hidden_states", "encoder_hidden_states", "timestep")
     transformer = "AuraFlowTransformer2DModel"
-    layers = {  # noqa: RUF012
-        "joint_transformer_blocks": "attn",
-        "single_transformer_blocks": "attn",
-    }
+    layers = {"joint_transformer_blocks": JOINT, "single_transformer_blocks": JOINT}  # noqa: RUF012
     packed = False
     half_dtype = torch.float16
     guidance = 3.5

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pixalign.attention import Site
 from pixalign.backbones.cogview4 import sizes
 from pixalign.backbones.discrete import DiscreteBackbone
-from pixalign.core.values import Size, TextCondition
+from pixalign.backbones.transformer import Transformer
+from pixalign.core.values import TextCondition
 from pixalign.diffusion.schedule import DiscreteSchedule
 from pixalign.text.streams import TextStream
 
 LENGTH = 224  # what the pipeline reads unless told otherwise
 
 
-class CogView3Plus(DiscreteBackbone):
+class CogView3Plus(Transformer, DiscreteBackbone):
     """CogView3-Plus."""
 
     family = "cogview3-plus"
     description = "CogView3-Plus (joint attention, velocity, T5)"
     examples = ("zai-org/CogView3-Plus-3B",)
-    network = "transformer"
+    transformer = "CogView3PlusTransformer2DModel"
+    layers = {"transformer_blocks": {"attn1": "joint"}}  # noqa: RUF012
     half_dtype = torch.bfloat16
     guidance = 5.0
-    patch: ClassVar[int] = 2
-
-    @classmethod
-    def recognises(cls, components: Mapping[str, str]) -> bool:
-        """Its transformer."""
-        return components.get("transformer") == "CogView3PlusTransformer2DModel"
-
-    @property
-    def size_multiple(self) -> int:
-        return self.vae_factor * self.patch
 
     @property
     def largest_side(self) -> int:
@@ -56,17 +46,8 @@ class CogView3Plus(DiscreteBackbone):
             )
         return DiscreteSchedule(CogVideoXDDIMScheduler.from_config(config).alphas_cumprod)
 
-    def order(self, latent: Size, text: int) -> Tensor:
-        """The text's tokens stand before the picture's."""
-        picture = (latent[0] // self.patch) * (latent[1] // self.patch)
-        return torch.arange(picture + text).roll(-text)
-
     def _streams(self) -> tuple[TextStream, ...]:
         return (TextStream("t5", self.pipe.tokenizer, 0, LENGTH),)
-
-    def _sites(self) -> tuple[Site, ...]:
-        blocks = self.denoiser.transformer_blocks
-        return tuple(Site(block.attn1, "joint", "joint", self.patch) for block in blocks)
 
     def _encode_text(self, prompts: list[str]) -> TextCondition:
         how = {"do_classifier_free_guidance": False, "device": self.device}

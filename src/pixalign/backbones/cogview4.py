@@ -37,7 +37,7 @@ class CogView4(FlowTransformer):
     description = "CogView4 (joint attention, flow, GLM)"
     examples = ("zai-org/CogView4-6B",)
     transformer = "CogView4Transformer2DModel"
-    layers = {"transformer_blocks": "attn1"}  # noqa: RUF012
+    layers = {"transformer_blocks": {"attn1": "joint"}}  # noqa: RUF012
     packed = False
     guidance = 5.0
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pixalign.backbones.transformer import FlowTransformer
+from pixalign.backbones.transformer import JOINT, FlowTransformer
 from pixalign.core.values import Size, TextCondition
 from pixalign.text.streams import TextStream
 
@@ -25,7 +25,7 @@ class Flux(FlowTransformer):
         "black-forest-labs/FLUX.1-schnell",
     )
     transformer = "FluxTransformer2DModel"
-    layers = {"transformer_blocks": "attn", "single_transformer_blocks": "attn"}  # noqa: RUF012
+    layers = {"transformer_blocks": JOINT, "single_transformer_blocks": JOINT}  # noqa: RUF012
     tokenizer: ClassVar[str] = "tokenizer_2"
     guidance = 3.5
 

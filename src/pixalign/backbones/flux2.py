@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pixalign.backbones.transformer import FlowTransformer, chat, padding_before
+from pixalign.backbones.transformer import JOINT, FlowTransformer, chat, padding_before
 from pixalign.core.values import Size, TextCondition
 from pixalign.text.streams import TextStream, around_prompt
 
@@ -26,7 +26,7 @@ class Flux2(FlowTransformer):
     description = "FLUX.2 dev and klein (joint attention, flow, Mistral or Qwen3)"
     examples = ("black-forest-labs/FLUX.2-dev", "black-forest-labs/FLUX.2-klein-4B")
     transformer = "Flux2Transformer2DModel"
-    layers = {"transformer_blocks": "attn", "single_transformer_blocks": "attn"}  # noqa: RUF012
+    layers = {"transformer_blocks": JOINT, "single_transformer_blocks": JOINT}  # noqa: RUF012
     patch = 1
     guidance = 4.0
 

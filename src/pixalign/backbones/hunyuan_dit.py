@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pixalign.attention import Site
 from pixalign.backbones.discrete import DiscreteBackbone
+from pixalign.backbones.transformer import CROSS, Transformer
 from pixalign.core.values import TextCondition
 from pixalign.text.streams import TextStream
 
 _BASE, _ORIGINAL = 64, 1024  # latent positions and pixels of sides that the pipeline takes as given
 
 
-class HunyuanDiT(DiscreteBackbone):
+class HunyuanDiT(Transformer, DiscreteBackbone):
     """HunyuanDiT 1.0 to 1.2.
 
     The network puts mT5's tokens behind BERT's, and vectors of its own in the place of padding.
@@ -26,23 +25,10 @@ class HunyuanDiT(DiscreteBackbone):
     family = "hunyuan-dit"
     description = "HunyuanDiT (cross-attention, velocity; BERT and mT5)"
     examples = ("Tencent-Hunyuan/HunyuanDiT-v1.2-Diffusers",)
-    network = "transformer"
+    transformer = "HunyuanDiT2DModel"
+    layers = {"blocks": CROSS}  # noqa: RUF012
     arguments = ("hidden_states", "timestep", "encoder_hidden_states")
     guidance = 5.0
-
-    @classmethod
-    def recognises(cls, components: Mapping[str, str]) -> bool:
-        """Its transformer."""
-        return components.get("transformer") == "HunyuanDiT2DModel"
-
-    @property
-    def patch(self) -> int:
-        """Latent positions on one side of a token."""
-        return int(self.denoiser.config.patch_size)
-
-    @property
-    def size_multiple(self) -> int:
-        return self.vae_factor * self.patch
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -59,13 +45,6 @@ class HunyuanDiT(DiscreteBackbone):
             TextStream("clip", self.pipe.tokenizer, 0, first),
             TextStream("t5", self.pipe.tokenizer_2, first, second),
         )
-
-    def _sites(self) -> tuple[Site, ...]:
-        sites = []
-        for block in self.denoiser.blocks:
-            sites.append(Site(block.attn1, "self", "joint", self.patch))
-            sites.append(Site(block.attn2, "cross", "joint", self.patch))
-        return tuple(sites)
 
     def _encode_text(self, prompts: list[str]) -> TextCondition:
         """Both encoders' features, the narrower ones filled up with zeros."""

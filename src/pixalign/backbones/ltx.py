@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pixalign.backbones.transformer import CROSS
 from pixalign.backbones.video import VideoTransformer
 from pixalign.core.values import Size, TextCondition
 from pixalign.text.streams import TextStream
@@ -24,7 +25,7 @@ class Ltx(VideoTransformer):
     examples = ("Lightricks/LTX-Video",)
     arguments = ("hidden_states", "encoder_hidden_states", "timestep")
     transformer = "LTXVideoTransformer3DModel"
-    blocks = "transformer_blocks"
+    layers = {"transformer_blocks": CROSS}  # noqa: RUF012
     patch = 1
     packed = True
     guidance = 3.0

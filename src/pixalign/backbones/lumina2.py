@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pixalign.backbones.transformer import FlowTransformer
+from pixalign.backbones.transformer import JOINT, FlowTransformer
 from pixalign.core.values import Size, TextCondition
 from pixalign.text.streams import TextStream
 
@@ -25,7 +25,7 @@ class Lumina2(FlowTransformer):
     examples = ("Alpha-VLLM/Lumina-Image-2.0",)
     arguments = ("hidden_states", "timestep", "encoder_hidden_states", "encoder_attention_mask")
     transformer = "Lumina2Transformer2DModel"
-    layers = {"layers": "attn"}  # noqa: RUF012
+    layers = {"layers": JOINT}  # noqa: RUF012
     packed = False
     guidance = 4.0
 

@@ -8,38 +8,33 @@ from typing import Any
 
 from torch import Tensor
 
-from pixalign.attention import Site
-from pixalign.attention.sites import Kind
 from pixalign.backbones.discrete import DiscreteBackbone
+from pixalign.backbones.transformer import CROSS, Transformer
 from pixalign.core.values import TextCondition
 from pixalign.text.streams import TextStream
 
 
-class PixArt(DiscreteBackbone):
+class PixArt(Transformer, DiscreteBackbone):
     """PixArt-alpha, whose network is told the picture's size at 1024 pixels, and PixArt-Sigma."""
 
     family = "pixart"
     description = "PixArt-alpha and PixArt-Sigma (cross-attention, epsilon, T5)"
     examples = ("PixArt-alpha/PixArt-XL-2-1024-MS", "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS")
-    network = "transformer"
+    transformer = "PixArtTransformer2DModel"
+    layers = {"transformer_blocks": CROSS}  # noqa: RUF012
     arguments = ("hidden_states", "encoder_hidden_states", "timestep", "added_cond_kwargs")
     guidance = 4.5
+
+    def __init__(self, pipe: Any, name: str = "") -> None:
+        self.patch = int(pipe.transformer.config.patch_size)
+        super().__init__(pipe, name)
 
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
         """Its transformer, which older folders call by another class that reads T5."""
         older = ("Transformer2DModel", "T5EncoderModel")
-        kind, text = components.get("transformer"), components.get("text_encoder")
-        return kind == "PixArtTransformer2DModel" or (kind, text) == older
-
-    @property
-    def patch(self) -> int:
-        """Latent positions on one side of a token."""
-        return int(self.denoiser.config.patch_size)
-
-    @property
-    def size_multiple(self) -> int:
-        return self.vae_factor * self.patch
+        parts = components.get("transformer"), components.get("text_encoder")
+        return super().recognises(components) or parts == older
 
     def check_encoding(self, prompts: Sequence[str], given: Mapping[str, Any]) -> None:
         check_unchanged(self.pipe, prompts, given)
@@ -47,14 +42,6 @@ class PixArt(DiscreteBackbone):
     def _streams(self) -> tuple[TextStream, ...]:
         limit = usual(type(self.pipe).encode_prompt, "max_sequence_length")
         return (TextStream("t5", self.pipe.tokenizer, 0, limit, lower=True),)
-
-    def _sites(self) -> tuple[Site, ...]:
-        kinds: tuple[tuple[str, Kind], ...] = (("attn1", "self"), ("attn2", "cross"))
-        return tuple(
-            Site(getattr(block, name), kind, "joint", self.patch)
-            for block in self.denoiser.transformer_blocks
-            for name, kind in kinds
-        )
 
     def _encode_text(self, prompts: list[str]) -> TextCondition:
         embeds, mask, *_ = self.pipe.encode_prompt(prompts, False, device=self.device)

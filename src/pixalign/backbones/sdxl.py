@@ -18,7 +18,11 @@ class StableDiffusionXL(StableDiffusion):
 
     family = "sdxl"
     description = "Stable Diffusion XL (UNet, two text encoders, added conditions)"
-    examples = ("stabilityai/stable-diffusion-xl-base-1.0",)
+    examples: ClassVar[tuple[str, ...]] = (
+        "stabilityai/stable-diffusion-xl-base-1.0",
+        "stabilityai/sdxl-turbo",
+        "segmind/SSD-1B",
+    )
     guidance = 5.0
     tokenizers = ("tokenizer", "tokenizer_2")
     edm: ClassVar[bool] = False  # whether the noise levels are those of EDM

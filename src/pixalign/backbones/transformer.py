@@ -15,6 +15,7 @@ from einops import rearrange
 from torch import Tensor
 
 from pixalign.attention import Site
+from pixalign.attention.sites import Kind
 from pixalign.backbones.base import Backbone
 from pixalign.core.values import Size
 from pixalign.diffusion.schedule import FlowSchedule, SamplingPath, Schedule, check_count
@@ -38,21 +39,22 @@ def padding_before(tokenizer: Any, length: int) -> Callable[[int], int]:
     return lambda tokens: max(0, length - tokens) if left else 0
 
 
-class FlowTransformer(Backbone):
-    """A transformer trained on the straight path from picture to noise.
+JOINT: Mapping[str, Kind] = {"attn": "joint"}
+CROSS: Mapping[str, Kind] = {"attn1": "self", "attn2": "cross"}
 
-    A family says which class its ``transformer`` is; in which lists of blocks its joint attention
-    stands, and what the layer is called there (``layers``); how many latent positions a token's
-    side has (``patch``); whether the network takes such tokens (``packed``) or latents.
+
+class Transformer(Backbone):
+    """A transformer over tokens of the picture.
+
+    A family says which class its ``transformer`` is; in which lists of blocks attention stands,
+    what the layers are called there, and of which kind they are (``layers``); how many latent
+    positions a token's side has (``patch``).
     """
 
     network = "transformer"
-    objective = "flow"
-    half_dtype = torch.bfloat16
     transformer: ClassVar[str]
-    layers: ClassVar[Mapping[str, str]] = {"transformer_blocks": "attn"}
-    patch: ClassVar[int] = 2
-    packed: ClassVar[bool] = True
+    layers: ClassVar[Mapping[str, Mapping[str, Kind]]] = {"transformer_blocks": JOINT}
+    patch: int = 2
 
     @classmethod
     def recognises(cls, components: Mapping[str, str]) -> bool:
@@ -62,6 +64,35 @@ class FlowTransformer(Backbone):
     @property
     def size_multiple(self) -> int:
         return self.vae_factor * self.patch
+
+    def tokens(self, latent: Size) -> int:
+        """How many tokens a latent of that (height, width) has."""
+        return math.prod(-(-side // self.patch) for side in latent)
+
+    def _sites(self) -> tuple[Site, ...]:
+        return tuple(
+            Site(getattr(block, name), kind, "joint", self.patch)
+            for blocks, kinds in self.layers.items()
+            for block in getattr(self.denoiser, blocks)
+            for name, kind in kinds.items()
+        )
+
+    def order(self, latent: Size, text: int) -> Tensor | None:
+        """Where picture and text are read at once, the text's tokens stand before the picture's."""
+        if not any(site.kind == "joint" for site in self.sites):
+            return None
+        return torch.arange(self.tokens(latent) + text).roll(-text)
+
+
+class FlowTransformer(Transformer):
+    """A transformer trained on the straight path from picture to noise.
+
+    A family also says whether the network takes tokens (``packed``) or latents.
+    """
+
+    objective = "flow"
+    half_dtype = torch.bfloat16
+    packed: ClassVar[bool] = True
 
     @property
     def input_channels(self) -> int:
@@ -108,21 +139,6 @@ class FlowTransformer(Backbone):
         least, most = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
         low, high = config.get("base_shift", 0.5), config.get("max_shift", 1.15)
         return float(low + (high - low) / (most - least) * (tokens - least))
-
-    def tokens(self, latent: Size) -> int:
-        """How many tokens a latent of that (height, width) has."""
-        return math.prod(-(-side // self.patch) for side in latent)
-
-    def order(self, latent: Size, text: int) -> Tensor | None:
-        """The text's tokens stand before the picture's."""
-        return torch.arange(self.tokens(latent) + text).roll(-text)
-
-    def _sites(self) -> tuple[Site, ...]:
-        return tuple(
-            Site(getattr(block, name), "joint", "joint", self.patch)
-            for blocks, name in self.layers.items()
-            for block in getattr(self.denoiser, blocks)
-        )
 
     def pack(self, latents: Tensor) -> Tensor:
         """Latents [B, C, h, w] as the network's tokens [B, h w / patch^2, C patch^2]."""

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pixalign.attention import Site
+from pixalign.backbones.transformer import CROSS
 from pixalign.backbones.video import VideoTransformer
 from pixalign.core.values import Size, TextCondition
 from pixalign.diffusion.schedule import SamplingPath
@@ -24,7 +25,7 @@ class Wan(VideoTransformer):
     examples = ("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "Wan-AI/Wan2.2-TI2V-5B-Diffusers")
     arguments = ("hidden_states", "timestep", "encoder_hidden_states")
     transformer = "WanTransformer3DModel"
-    blocks = "blocks"
+    layers = {"blocks": CROSS}  # noqa: RUF012
     guidance = 5.0
     native = (480, 832)
 

@@ -27,7 +27,7 @@ class ZImage(FlowTransformer):
     text_argument = "cap_feats"
     time_argument = "t"
     transformer = "ZImageTransformer2DModel"
-    layers = {"layers": "attention"}  # noqa: RUF012
+    layers = {"layers": {"attention": "joint"}}  # noqa: RUF012
     packed = False
     guidance = 5.0
 

@@ -19,24 +19,35 @@ _LISTS = (*class_lists(), "scenes")
 
 
 def models(json_: Json = False) -> None:
-    """List the families that work, the lab's models and those in the local hub cache."""
+    """List the families that work, how each is tested, the lab's models and the hub cache's."""
+    lab = {name: family_of_folder(folder) for name, folder in lab_models().items()}
     families: list[dict[str, Any]] = [
-        {"family": name, "description": family.description, "examples": list(family.examples)}
+        {
+            "family": name,
+            "description": family.description,
+            "examples": list(family.examples),
+            "measured": [model for model, own in lab.items() if own == name],
+        }
         for name, family in FAMILIES.items()
     ]
     cached = cached_models()
     if json_:
-        print_json({"families": families, "lab": list(lab_models()), "cached": cached})
+        print_json({"families": families, "lab": list(lab), "cached": cached})
         return
+    wide = max(map(len, FAMILIES)) + 1
     print("Families (any diffusers pipeline of these, by hub id, folder, file or object):")
     for family in families:
-        print(f"  {family['family']:<5} {family['description']}")
+        print(f"  {family['family']:<{wide}} {family['description']}")
         for example in family["examples"]:
-            print(f"        {example}")
-    print(f"Small models trained on synthetic scenes: {', '.join(lab_models())}")
+            print(f"  {'':<{wide}}   {example}")
+    print("All are tested against diffusers' own pipelines, at tiny size with random weights.")
+    print("What their maps mean is measured on small models trained on synthetic scenes:")
+    for family in families:
+        if family["measured"]:
+            print(f"  {family['family']:<{wide}} {', '.join(family['measured'])}")
     print("In the local hub cache:" if cached else "In the local hub cache: none")
     for entry in cached:
-        print(f"  {entry['family']:<5} {entry['model']}")
+        print(f"  {entry['family']:<{wide}} {entry['model']}")
 
 
 def classes(
