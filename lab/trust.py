@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.probabilities import ReliabilityCounter, logits
+from lab.probabilities import ReliabilityCounter
 from pixalign.alignment.elbo import text_errors
 from pixalign.alignment.plan import plan_prompts
 from pixalign.alignment.result import Alignment
 from pixalign.alignment.trust import VERDICTS
 from pixalign.bench.datasets import open_dataset
+from pixalign.bench.fitting import logits
 from pixalign.bench.subject import Subject
 from pixalign.config import FALLBACK, AlignConfig
 from pixalign.core.progress import Progress

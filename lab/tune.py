@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from lab.measured import scene_attention, scene_errors, scene_groups
-from lab.probabilities import best_temperature
 from pixalign.alignment.calibrate import alignment_scores, exponents
 from pixalign.alignment.elbo import TextErrors
 from pixalign.alignment.heatmaps import heatmaps_under
 from pixalign.attention.layers import combine_layers
 from pixalign.backbones.locations import SETTINGS_FILE, located
-from pixalign.bench.metrics import THRESHOLDS, Tally, curve, tally
+from pixalign.bench import fitting
+from pixalign.bench.metrics import tally
 from pixalign.bench.subject import Subject
 from pixalign.config import AlignConfig
 from pixalign.core.files import write_json
@@ -30,8 +30,6 @@ from pixalign.model import Model, load
 RANGES = ((0.0, 0.1), (0.0, 0.2), (0.1, 0.3), (0.2, 0.4), (0.4, 0.6))
 START = "0-0.2"  # the range in which the layers' weights are chosen
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-GAMMAS = (1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # 1 / gamma
-METHODS_TUNED = ("dense", "elbo", "attention", "likelihood")
 _ROUNDS = 2
 
 Weights = dict[str, float]  # of the layers, by name
@@ -62,7 +60,12 @@ def tune(model: AlignmentModel, count: int, *, show: bool = True) -> dict[str, A
     ranges = {f"{low:g}-{high:g}": (low, high) for low, high in RANGES}
     scenes = _measure(model, count, ranges, show)
     layers = scenes[0].maps[START].layers.names
-    total = _ROUNDS * len(layers) * (len(WEIGHTS) - 1) + len(ranges) + 2 * len(GAMMAS) + len(layers)
+    total = (
+        _ROUNDS * len(layers) * (len(WEIGHTS) - 1)
+        + len(ranges)
+        + 2 * len(fitting.STRENGTHS)
+        + len(layers)
+    )
     with Progress(total, "tune", show, "try") as progress:
         weights, tried = _layer_weights(scenes, layers, progress)
         by_range = {name: best_threshold(scenes, weights, name) for name in ranges}
@@ -71,7 +74,7 @@ def tune(model: AlignmentModel, count: int, *, show: bool = True) -> dict[str, A
         powers = {
             (strength, centred): best_threshold(scenes, weights, chosen, 1 / strength, centred)
             for centred in (False, True)
-            for strength in GAMMAS
+            for strength in fitting.STRENGTHS
         }
         progress.advance(len(powers))
         alone = {layer: best_threshold(scenes, {layer: 1.0}, chosen)[0] for layer in layers}
@@ -86,15 +89,15 @@ def tune(model: AlignmentModel, count: int, *, show: bool = True) -> dict[str, A
     }
     fitted = fit_methods(model, settings, scenes, show=show)
     return {
-        "settings": settings | fitted_settings(fitted),
+        "settings": settings | fitting.by_method(fitted),
         "scenes": len(scenes),
         "uncalibrated": by_range[chosen][0],
         "calibrated": powers[strength, centred][0],
         "methods": fitted,
         "ranges": {name: miou for name, (miou, _) in by_range.items()},
         "alone": alone,
-        "gammas": {f"{g:g}": powers[g, False][0] for g in GAMMAS},
-        "centred": {f"{g:g}": powers[g, True][0] for g in GAMMAS},
+        "gammas": {f"{g:g}": powers[g, False][0] for g in fitting.STRENGTHS},
+        "centred": {f"{g:g}": powers[g, True][0] for g in fitting.STRENGTHS},
         "tried": tried,
     }
 
@@ -108,8 +111,8 @@ def fit_methods(
     """
     fitted = {}
     own = replace_settings(model, settings)
-    with Progress(len(METHODS_TUNED) * len(scenes), "methods", show, "scene") as progress:
-        for name in METHODS_TUNED:
+    with Progress(len(fitting.FITTED) * len(scenes), "methods", show, "scene") as progress:
+        for name in fitting.FITTED:
             method, config = METHODS[name](own), AlignConfig(method=name)
             heatmaps = []
             for scene in scenes:
@@ -122,7 +125,7 @@ def fit_methods(
                 progress.advance(1)
             subjects = [scene.subject for scene in scenes]
             miou, threshold = oracle(heatmaps, subjects)
-            temperature = best_temperature(heatmaps, [x.truth for x in subjects], threshold)
+            temperature = fitting.best_temperature(heatmaps, [x.truth for x in subjects], threshold)
             fitted[name] = {"miou": miou, "threshold": threshold, "temperature": temperature}
     return fitted
 
@@ -130,14 +133,6 @@ def fit_methods(
 def replace_settings(model: AlignmentModel, settings: Mapping[str, Any]) -> Model:
     """The same loaded model with other settings of its own."""
     return Model(model.backbone, model.name, settings, model.batch_size, False)
-
-
-def fitted_settings(fitted: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """What `fit_methods` found, as pixalign.json has it."""
-    return {
-        key: {name: own[key] for name, own in fitted.items()}
-        for key in ("threshold", "temperature")
-    }
 
 
 def tune_model(
@@ -151,7 +146,7 @@ def tune_model(
     if keep:
         scenes = _measure(model, count, {}, show)
         fitted = fit_methods(model, model.settings, scenes, show=show)
-        settings = dict(model.settings) | fitted_settings(fitted)
+        settings = dict(model.settings) | fitting.by_method(fitted)
         record: dict[str, Any] = {"settings": settings, "scenes": len(scenes), "methods": fitted}
     else:
         record = tune(model, count, show=show)
@@ -217,6 +212,4 @@ def oracle(heatmaps: Sequence[Tensor], subjects: Sequence[Subject]) -> tuple[flo
     for maps, subject in zip(heatmaps, subjects, strict=True):
         labels = [label + 1 for label in subject.labels]
         tallies += tally(maps[None], subject.truth, labels, subject.index)
-    values = curve(Tally.concatenate(tallies)).miou[0]
-    index = int(torch.argmax(values))
-    return round(100 * float(values[index]), 3), THRESHOLDS[index]
+    return fitting.best_threshold(tallies)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pixalign.core.checks import check_choice
+from pixalign.core.checks import brief, check_choice
 from pixalign.diffusion.timesteps import STRATEGIES, WEIGHTINGS
 
 PRESETS = ("default", "paper", "official", "fast", "uncalibrated")
@@ -183,9 +183,16 @@ class AlignConfig:
     def __post_init__(self) -> None:
         for name in ("elbo_timesteps", "collect_timesteps", "elbo_range", "collect_range"):
             if getattr(self, name) is not None:
+                if not isinstance(getattr(self, name), Iterable):
+                    raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: a list")
                 plain = (x.item() if hasattr(x, "item") else x for x in getattr(self, name))
                 object.__setattr__(self, name, tuple(plain))
         object.__setattr__(self, "cross_weights", _plain_weights(self.cross_weights))
+        given = self.by_family
+        if not isinstance(given, Mapping) or not all(
+            isinstance(v, Mapping) for v in given.values()
+        ):
+            raise ValueError(f"by_family is {brief(given)}; allowed: {{family: {{field: value}}}}")
         families = {  # JSON knows lists alone
             family: {key: tuple(v) if isinstance(v, list) else v for key, v in changes.items()}
             for family, changes in self.by_family.items()
@@ -211,9 +218,13 @@ class AlignConfig:
                 if value is None and name in optional:
                     continue
                 if name in _NUMBERS and not isinstance(value, float | int):
-                    raise ValueError(f"{name} is {value!r}; allowed: a number")
-                if not test(value):
-                    raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
+                    raise ValueError(f"{name} is {brief(value)}; allowed: a number")
+                try:
+                    right = test(value)
+                except (TypeError, AttributeError, ValueError, IndexError):  # of another kind
+                    right = False
+                if not right:
+                    raise ValueError(f"{name} is {brief(value)}; allowed: {allowed}")
 
     def _check_cross_weights(self) -> None:
         given = self.cross_weights
@@ -225,7 +236,7 @@ class AlignConfig:
         weights = list(given.values()) if isinstance(given, Mapping) else list(given)
         if not any(weights) or not all(0 <= weight < float("inf") for weight in weights):
             raise ValueError(
-                f"cross_weights is {given!r}; allowed: {', '.join(CROSS_WEIGHTS)}, or weights "
+                f"cross_weights is {brief(given)}; allowed: {', '.join(CROSS_WEIGHTS)}, or weights "
                 ">= 0, not all 0, one for each resolution, lowest first, or by name of layer"
             )
 
@@ -363,5 +374,5 @@ def _plain_weights(given: Any) -> Any:
         return tuple(map(float, given))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"cross_weights is {given!r}; allowed: a name, numbers by resolution or by layer"
+            f"cross_weights is {brief(given)}; allowed: a name, numbers by resolution or by layer"
         ) from error

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypedDict, Unpack, cast, overload
 
 import torch
@@ -18,10 +19,10 @@ from pixalign.alignment.result import Alignment
 from pixalign.attention.capture import WordMaps, capture
 from pixalign.attention.layers import CrossWeights
 from pixalign.backbones import Backbone, load_backbone, wrap
-from pixalign.backbones.locations import located, model_name, model_settings
+from pixalign.backbones.locations import located, model_name, model_settings, read_settings
 from pixalign.config import AlignConfig
 from pixalign.core.batching import BatchSize
-from pixalign.core.checks import check_choice
+from pixalign.core.checks import brief, check_choice
 from pixalign.editing import edit
 from pixalign.generation import generate
 from pixalign.labelling.classes import Lists, PictureClasses
@@ -39,23 +40,26 @@ def load(
     memory: str = "normal",
     batch_size: int | str = "auto",
     progress: bool = False,
+    settings: str | os.PathLike[str] | None = None,
     **diffusers_options: Any,
 ) -> Model:
     """A model by its hub id, its diffusers folder, a single-file checkpoint, or a loaded pipeline.
 
     Without a model it is the small one that comes with this package; "lab:sd2", "lab:sdxl" and
     "lab:sd3" are its relatives in the source repository. A folder's pixalign.json holds the
-    model's own settings. A loaded pipeline stays exactly as and where it is.
+    model's own settings, or the file ``settings`` does (`pixalign fit`). A loaded pipeline stays
+    exactly as and where it is.
     ``diffusers_options`` (``revision``, ``variant``, ``torch_dtype`` ...) go to diffusers; a
     single file (.safetensors) takes ``config``, a folder or hub id that describes it.
     ``memory="low"`` takes smaller batches. ``compile=True`` compiles the ELBO's passes, which are
     most of the work: worth it for many images, since each shape takes a minute at first.
     """
     limits = BatchSize(batch_size, memory)
-    settings: dict[str, Any] = {}
+    own = None if settings is None else read_settings(Path(settings))
+    beside: dict[str, Any] = {}
     if model is None or isinstance(model, str | os.PathLike):
         where = located(model)
-        settings = model_settings(Path(where))
+        beside = model_settings(Path(where)) if own is None else {}
         backbone = load_backbone(where, device, dtype, **diffusers_options)
         backbone.check_alignable()
         name = model_name(model)
@@ -66,7 +70,7 @@ def load(
         name = type(backbone.pipe).__name__
     if compile:
         backbone.compile("inductor" if compile is True else compile)
-    return Model(backbone, name, settings, limits, progress)
+    return Model(backbone, name, beside if own is None else own, limits, progress)
 
 
 class AlignOptions(TypedDict, total=False):
@@ -94,13 +98,15 @@ class Model:
     def __init__(
         self,
         backbone: Backbone,
-        name: str,
-        settings: Mapping[str, Any],
-        batch_size: BatchSize,
-        progress: bool,
+        name: str = "",
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        batch_size: BatchSize | None = None,
+        progress: bool = False,
     ) -> None:
+        if not isinstance(backbone, Backbone):
+            raise ValueError(f"Model is given {brief(backbone)}; pixalign.load(...) makes a Model")
         self.backbone, self.name, self.settings = backbone, name, dict(settings)
-        self.batch_size, self.progress = batch_size, progress
+        self.batch_size, self.progress = batch_size or BatchSize(), progress
 
     def __repr__(self) -> str:
         about = self.backbone.record()

@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lab.probabilities import (
-    BINS,
-    TEMPERATURES,
-    ReliabilityCounter,
-    best_temperature,
-    logits,
-    near_objects,
-)
+from lab.probabilities import BINS, ReliabilityCounter
 from lab.trust import _rates, study_trust
+from pixalign.bench.fitting import TEMPERATURES, best_temperature, logits, near_objects
 
 
 def test_the_temperature_that_made_the_labels_is_found():

@@ -84,8 +84,11 @@ def lab_models() -> dict[str, Path]:
 def model_settings(folder: Path) -> dict[str, Any]:
     """What the folder's pixalign.json says of layers, timesteps and thresholds; {} without one."""
     path = folder / SETTINGS_FILE
-    if not path.is_file():
-        return {}
+    return read_settings(path) if path.is_file() else {}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """A model's settings in a file, checked."""
     try:
         settings = read_json(path)
         by_method = [settings[name] for name in BY_METHOD if isinstance(settings.get(name), dict)]

@@ -74,7 +74,7 @@ def render_benchmark(results: Path, template: Path) -> str:
     tables = markdown_page(known, level=3).rstrip()
     try:
         return page.render(results=known, tables=tables, warnings=warnings)
-    except TemplateError as error:
+    except (TemplateError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{str(template)!r} cannot be filled: {error}") from error
 
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "generate": Entry("generate", "Draw a prompt so that every entity it names appears."),
     "edit": Entry("edit", "Change what the words of a picture's prompt say, and only there."),
     "serve": Entry("serve", "Answer an annotation tool with masks, live."),
+    "fit": Entry("fit", "Choose a model's thresholds and strength on masks of one's own."),
     "demo": Entry("scenes", "Show the method at work, offline."),
     "scenes": Entry("scenes", "Draw scenes with exact masks, captions and boxes."),
     "classes": Entry("models", "List the names of a dataset's or the scenes' classes."),

@@ -78,6 +78,7 @@ def load_model(
     batch_size: int | str = "auto",
     memory: str = "normal",
     progress: bool = True,
+    settings: Any = None,
 ) -> Any:
     """`pixalign.load` for a command: bars are only for those who watch."""
     from pixalign.backbones.load import hide_loading_bars
@@ -86,6 +87,7 @@ def load_model(
     if not (progress and sys.stderr.isatty()):
         hide_loading_bars()
     options: dict[str, Any] = {"dtype": dtype, "batch_size": batch_size, "memory": memory}
+    options["settings"] = settings
     return load(model, device=device, progress=progress, **options)
 
 

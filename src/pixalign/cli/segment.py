@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pixalign.backbones.locations import read_settings
 from pixalign.cli import common
 from pixalign.cli.common import one_of, option
 from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
@@ -61,6 +62,9 @@ def segment(
     ] = None,
     gamma: common.Strength = None,
     threshold: Annotated[float | None, option("Heatmaps below it are background, 0 to 1.")] = None,
+    settings: Annotated[
+        Path | None, option("What `fit` wrote.", show_default="the model's own")
+    ] = None,
     seed: common.Seed = 0,
     device: common.Device = "auto",
     dtype: common.Dtype = "auto",
@@ -86,7 +90,10 @@ def segment(
     folders = {} if json_ and out is None else dict(enumerate(_folders(images, out)))
     for folder in folders.values():
         check_folder(folder)
-    loaded = common.load_model(model, device, dtype, batch_size, memory)
+    if settings is not None:
+        read_settings(settings)
+    how = (device, dtype, batch_size, memory)
+    loaded = common.load_model(model, *how, settings=settings)
     asked = {"config": config, "caption": caption, "seed": seed, "options": options}
     records = []
     for index, image in enumerate(images):

@@ -22,6 +22,7 @@ def environment(*, html: bool, **names: Any) -> jinja2.Environment:
     from jinja2.sandbox import SandboxedEnvironment
 
     templates = SandboxedEnvironment(
+        loader=jinja2.DictLoader({}),  # none includes another
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -55,10 +55,10 @@ def cleaned(text: str) -> str:
 def check_text(what: str, text: str) -> None:
     """Refuse what no tokenizer reads: control characters, and bytes that were no UTF-8."""
     if not isinstance(text, str):
-        raise ValueError(f"{what} is {text!r}; allowed: a text")
+        raise ValueError(f"{what} is {brief(text)}; allowed: a text")
     for sign in text:
         if unicodedata.category(sign) in ("Cc", "Cs") and not sign.isspace():
-            raise ValueError(f"{what} is {text!r}, which holds the unreadable {sign!r}")
+            raise ValueError(f"{what} is {brief(text)}, which holds the unreadable {sign!r}")
 
 
 def check_prompt(text: str) -> None:

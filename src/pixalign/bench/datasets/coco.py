@@ -198,7 +198,7 @@ def read_instances(path: Path) -> dict[str, Outlines]:
             Path(image["file_name"]).stem: Outlines(path, _size(image), tuple(regions[image["id"]]))
             for image in content["images"]
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(
             f"{str(path)!r} is no file of COCO instances: {type(error).__name__}: {error}"
         ) from error
