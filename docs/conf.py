@@ -26,7 +26,7 @@ nitpicky = False
 suppress_warnings = ["config.cache"]  # the gallery's settings hold a function
 
 myst_heading_anchors = 4
-myst_enable_extensions = ["attrs_inline"]
+myst_enable_extensions = ["deflist"]  # for the page of commands
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from string import Template
 
 import typer
 from markdown_it import MarkdownIt
@@ -55,11 +56,11 @@ def blocks(page):
 
 def commands(text):
     """The commands of a shell block, as lists of words, without what stands before them."""
-    joined = text.replace("\\\n", " ")
-    for line in joined.splitlines():
-        words = shlex.split(line, comments=True)
-        while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
-            words = words[1:]  # NAME=VALUE
+    named = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        words = [Template(w).safe_substitute(named) for w in shlex.split(line, comments=True)]
+        while words and (given := re.fullmatch(r"([A-Z_]+)=(\S*)", words[0])):
+            named[given.group(1)], words = given.group(2), words[1:]
         for part in " ".join(map(shlex.quote, words)).split(" '&&' ") if words else ():
             yield shlex.split(part)
 

@@ -25,18 +25,16 @@ def described(path: str, command: Any) -> Iterator[str]:
     yield from (f"{'##' if path.count(' ') < 2 else '###'} {path}", "", command.help or "", "")
     usage = " ".join(command.collect_usage_pieces(context))
     yield from ("```text", f"{path} {usage}", "```", "")
-    rows = list(options(command, context))
-    if rows:
-        yield from ("| | |", "|---|---|", *rows, "")
+    yield from options(command, context)
 
 
 def options(command: Any, context: Any) -> Iterator[str]:
-    """A table's row for each argument and option, as ``--help`` says it."""
+    """An entry of a definition list for each argument and option, as ``--help`` says it."""
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None and "--help" not in parameter.opts:
-            name, about = (text.replace("|", r"\|").strip() for text in record)
-            yield f"| `{name}` | {about} |"
+            name, about = (text.strip() for text in record)
+            yield from (f"`{name}`", f": {about}", "")
 
 
 class Commands(SphinxDirective):
