@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import tomllib
 
 import matplotlib
@@ -25,7 +24,7 @@ PAGES = sorted(
 GUIDES = [page for page in PAGES if page.parent != DOCS or page.stem not in STUDIES]
 WITH_CODE = [page for page in GUIDES if any(not block.not_run for block in blocks(page))]
 # What belongs to a person's own machine: looked at, not done.
-PREPARING = {"git", "make", "pip", "export", "cd"}
+PREPARING = {"git", "make", "pip", "export", "cd", "mkdir", "cp"}
 SERVING = {"explore", "serve"}  # these run until they are stopped
 
 
@@ -80,7 +79,7 @@ def run_page(page, shell):
 def run_words(words, shell, where):
     call = ours(words)
     if call is None:
-        assert words[0] in PREPARING or Path_of(words).is_file(), f"{where}: {words}"
+        assert words[0] in PREPARING or script_of(words).is_file(), f"{where}: {words}"
         return
     name, rest = call
     check_options(name, rest)
@@ -89,7 +88,7 @@ def run_words(words, shell, where):
         assert code == 0, f"{where}: {words}: {err}"
 
 
-def Path_of(words):
+def script_of(words):
     """The script that a command runs."""
     return ROOT / next((word for word in words if word.endswith(".py")), "none")
 
@@ -125,9 +124,12 @@ def test_what_a_machine_is_prepared_with_is_there():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for target in re.findall(r"^(?:`)?make ([a-z-]+)", text, re.MULTILINE):
+    shells = [block for page in PAGES for block in blocks(page) if block.language in SHELLS]
+    called = [words for block in shells for words in commands(block.text)]
+    targets = {words[1] for words in called if words[0] == "make"}
+    assert targets >= {"setup", "demo", "test", "lint", "wheel"}
+    for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for names in re.findall(r"(?:pixalign|\.whl)\[([a-z,]+)\]", text):
-        assert set(names.split(",")) <= set(extras), names
-    assert sys.version_info >= (3, 11)
+    for page in PAGES:
+        for names in re.findall(r"(?:pixalign|\.whl)\[([a-z,]+)\]", page.read_text()):
+            assert set(names.split(",")) <= set(extras), names
