@@ -1,0 +1,227 @@
+"""How fast a folder is labelled, and how good the labels of scenes of known truth are.
+
+``python benchmarks/labelling.py speed`` compares pictures a second from files with those of
+``align`` on the same pictures in memory; ``quality`` labels scenes and scores the exported COCO
+file with pycocotools' own evaluation, and its masks with the benchmark's mIoU; ``doubt`` says how
+well the order of review finds the worst masks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from PIL import Image
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+import pixalign as pa
+from pixalign.bench.datasets import open_dataset
+from pixalign.bench.metrics import (
+    THRESHOLDS,
+    Tally,
+    curve,
+    tally,
+)
+from pixalign.bench.subject import Subject
+from pixalign.core.values import Phrase
+from pixalign.labelling.classes import PictureClasses
+from pixalign.labelling.formats import write_format
+from pixalign.labelling.records import LabelledPictures
+from pixalign.labelling.uncertainty import uncertainty
+from pixalign.pictures.coco import compressed_runs, object_annotation, run_lengths
+from pixalign.pictures.segments import find_segments
+
+Model = Annotated[str | None, typer.Option(show_default="the embedded model")]
+Preset = Annotated[str, typer.Option(help="Settings.")]
+Count = Annotated[int, typer.Option(min=1)]
+app = typer.Typer(add_completion=False)
+
+
+def scenes(count: int, folder: Path) -> list[Subject]:
+    """The lab's first test scenes, with the benchmark's seeds; their pictures are in the folder."""
+    dataset = open_dataset("lab", None, "test", count)
+    subjects = []
+    for index in range(len(dataset)):
+        subject = Subject(dataset[index], index, dataset.classes, 0)
+        path = folder / f"{subject.sample.key}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        subject.sample.image.save(path)
+        subjects.append(subject)
+    return subjects
+
+
+def lists_of(subjects: list[Subject]) -> dict[str, PictureClasses]:
+    """Each scene's classes, and the seed that the benchmark gives it."""
+    return {
+        f"{subject.sample.key}.png": PictureClasses(tuple(subject.phrases), subject.seed)
+        for subject in subjects
+    }
+
+
+def truth_of(subjects: list[Subject], run: LabelledPictures) -> dict[str, Any]:
+    """A COCO file of the true masks, with the run's numbers of pictures and categories."""
+    keys = [picture.key for picture in run]
+    images, annotations = [], []
+    for subject in subjects:
+        number = keys.index(f"{subject.sample.key}.png") + 1
+        images.append({"id": number, "height": subject.size[0], "width": subject.size[1]})
+        names = [run.classes.index(phrase.name) + 1 for phrase in subject.phrases]
+        mask = np.array([0, *names], dtype=np.uint16)[subject.truth.numpy()]
+        numbers, segments = find_segments(mask)
+        for segment in segments:
+            runs = compressed_runs(run_lengths(numbers, segment), subject.size)
+            annotations.append({"image_id": number, **object_annotation(segment, runs)})
+    return {
+        "info": {},
+        "images": images,
+        "categories": [{"id": i, "name": name} for i, name in enumerate(run.classes, 1)],
+        "annotations": [{"id": i, **each} for i, each in enumerate(annotations, 1)],
+    }
+
+
+def coco_scores(truth: dict[str, Any], exported: Path) -> dict[str, float]:
+    """Average precision and recall of masks, as pycocotools computes them, in percent."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        known = COCO()
+        known.dataset = truth
+        known.createIndex()
+        found = known.loadRes(json.loads(exported.read_text())["annotations"])
+        evaluation = COCOeval(known, found, "segm")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    names = ("AP", "AP50", "AP75")
+    scores = {name: 100 * float(x) for name, x in zip(names, evaluation.stats, strict=False)}
+    return scores | {"AR": 100 * float(evaluation.stats[8])}
+
+
+def tallies(subjects: list[Subject], run: LabelledPictures, threshold: float) -> list[Tally]:
+    """Hits and claims of each scene's exported mask, at the threshold it was made with."""
+    masks = {picture.key: picture.mask for picture in run}
+    found = []
+    for subject in subjects:
+        mask = torch.from_numpy(masks[f"{subject.sample.key}.png"].astype(np.int64))
+        own = [run.classes.index(phrase.name) + 1 for phrase in subject.phrases]
+        maps = torch.stack([(mask == label).float() for label in own])[None]
+        labels = [label + 1 for label in subject.labels]
+        (tallied,) = tally(maps, subject.truth, labels, subject.index)
+        found.append(tallied.at(threshold))
+    return found
+
+
+def miou(parts: list[Tally]) -> float:
+    """Of pixels pooled over the scenes, in percent."""
+    return 100 * float(curve(Tally.concatenate(parts)).miou[0, 0])
+
+
+@app.command()
+def quality(
+    count: Count = 300,
+    model: Model = None,
+    preset: Preset = "default",
+    min_area: int = 0,
+    keep: Annotated[Path | None, typer.Option(help="A folder in which a run goes on.")] = None,
+) -> None:
+    """Label scenes, each with its classes; score the COCO file, and the masks."""
+    loaded = pa.load(model, progress=True)
+    config = pa.AlignConfig.preset(preset)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = keep or Path(temporary)
+        subjects = scenes(count, folder / "pictures")
+        options: dict[str, Any] = {"config": config, "min_area": min_area}
+        run = loaded.label(folder / "pictures", lists_of(subjects), folder / "out", **options)
+        write_format("coco", run.finished, folder / "coco")
+        exported = folder / "coco" / "annotations" / "instances_train.json"
+        scores = coco_scores(truth_of(subjects, run.finished), exported)
+        masks = tallies(subjects, run.finished, THRESHOLDS[0])
+    said = "  ".join(f"{name} {value:.1f}" for name, value in scores.items())
+    print(f"{count} scenes, {loaded.name}, preset {preset}, min_area {min_area}")
+    print(f"COCOeval of masks: {said}")
+    print(f"mIoU of the exported masks {miou(masks):.4f}")
+    print(f"{run.summary['pictures_a_second']} pictures a second")
+
+
+@app.command()
+def doubt(count: Count = 100, model: Model = None, distractors: int = 3) -> None:
+    """Does review show the worst first? Scenes labelled with their classes and absent ones."""
+    loaded = pa.load(model, progress=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        subjects = scenes(count, folder / "pictures")
+        names = open_dataset("lab", None, "test", count).classes
+        chance = np.random.default_rng(0)
+        lists = {}
+        for key, own in lists_of(subjects).items():
+            there = {phrase.name for phrase in own.phrases}
+            others = [name for name in names if name not in there]
+            more = [Phrase(str(name)) for name in chance.choice(others, distractors, replace=False)]
+            lists[key] = PictureClasses((*own.phrases, *more), own.seed)
+        options: dict[str, Any] = {"config": pa.AlignConfig.fast(absent="drop")}
+        run = loaded.label(folder / "pictures", lists, folder / "out", **options)
+        pictures = list(run.finished)
+        parts = tallies(subjects, run.finished, THRESHOLDS[0])
+    by_key = {f"{s.sample.key}.png": miou([part]) for s, part in zip(subjects, parts, strict=True)}
+    true = np.array([by_key[picture.key] for picture in pictures])
+    measures = {
+        "uncertainty": [uncertainty(picture.record) for picture in pictures],
+        "1 - margin": [1 - picture.record["margin"] for picture in pictures],
+        "entropy": [picture.record["entropy"] for picture in pictures],
+        "1 - mean score": [
+            1 - float(np.mean([s.score for s in picture.segments] or [0])) for picture in pictures
+        ],
+    }
+    worst = true <= np.quantile(true, 0.2)
+    print(f"{count} scenes with {distractors} absent classes each, {loaded.name}; the worst fifth")
+    print(f"of masks stands below an mIoU of {np.quantile(true, 0.2):.1f}")
+    for name, values in measures.items():
+        first = np.argsort(-np.array(values), kind="stable")[: int(worst.sum())]
+        ranks = [np.argsort(np.argsort(x)) for x in (values, -true)]
+        rho = np.corrcoef(*ranks)[0, 1]
+        print(f"{name:<16} rank correlation {rho:+.2f}, finds {worst[first].mean():.0%} of them")
+
+
+@app.command()
+def speed(
+    count: Count = 48, side: int = 1500, preset: Preset = "fast", model: Model = None
+) -> None:
+    """Pictures a second from JPEG files, against `align` on the same pictures in memory."""
+    loaded = pa.load(model)
+    config, classes = pa.AlignConfig.preset(preset), ["dog", "cat", "taco"]
+    chance = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "pictures"
+        folder.mkdir()
+        pictures = []
+        for index in range(count):
+            small = chance.integers(0, 256, (24, 32, 3), dtype=np.uint8)
+            image = Image.fromarray(small).resize((side * 4 // 3, side), Image.Resampling.BICUBIC)
+            image.save(folder / f"{index:04d}.jpg", quality=90)
+            pictures.append(image)
+        loaded.align(pictures[:2], classes, config=config)  # the first passes are slower
+        rates: dict[str, list[float]] = {"align in memory": [], "label from files": []}
+        for turn in range(3):
+            begun = time.perf_counter()
+            for _ in loaded.align(iter(pictures), classes, config=config):
+                pass
+            rates["align in memory"].append(count / (time.perf_counter() - begun))
+            run = loaded.label(folder, classes, Path(temporary) / f"{turn}", config=config)
+            rates["label from files"].append(run.summary["pictures_a_second"])
+    print(f"{count} JPEGs of {side * 4 // 3}x{side}, {len(classes)} classes, preset {preset}")
+    best = {name: max(found) for name, found in rates.items()}
+    for name, found in rates.items():
+        share = best[name] / best["align in memory"]
+        each = ", ".join(f"{rate:.2f}" for rate in found)
+        print(f"{name:<18} {best[name]:.2f} a second ({each}), {share:.0%}")
+
+
+if __name__ == "__main__":
+    app()
