@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload
-from diffusers import FluxTransformer2DModel, GGUFQuantizationConfig
+from diffusers import FirstBlockCacheConfig, FluxTransformer2DModel, GGUFQuantizationConfig
 
 import pixalign as pa
 import tiny
@@ -215,3 +215,18 @@ def test_a_vae_in_tiles_and_slices(dtype):
     assert not torch.allclose(ours, whole, atol=1e-3)
     torch.testing.assert_close(ours, theirs, atol=0.02 if dtype == torch.bfloat16 else 1e-6, rtol=0)
     assert backbone.decode_latents(ours.repeat(2, 1, 1, 1)).shape == (2, 3, 128, 160)
+
+
+def test_a_cache_of_steps(photo):
+    """Steps whose layers were left out have no maps; the others have theirs."""
+    pipe = build("flux-dev")
+    pipe.transformer.enable_cache(FirstBlockCacheConfig(threshold=10.0))
+    first = captured(pipe, guidance_scale=2.0)
+    assert len(first) == 1  # of two
+    with pytest.raises(ValueError, match=r"call pipe\.transformer\.disable_cache\(\) before"):
+        pa.load(pipe).align(photo, ["dog"])
+    pipe.transformer.disable_cache()
+    whole = captured(pipe, guidance_scale=2.0)
+    assert len(whole) == 2
+    assert torch.equal(first[0], whole[0])
+    assert pa.load(pipe).align(photo, ["dog", "cat"], config=QUICK).heatmaps.shape == (2, 80, 120)

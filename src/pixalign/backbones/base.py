@@ -154,6 +154,11 @@ class Backbone(LatentCodec, ABC):
             raise ValueError(
                 "an image prompt adapter is loaded; call pipe.unload_ip_adapter() before aligning"
             )
+        if getattr(self.denoiser, "is_cache_enabled", False):
+            raise ValueError(
+                f"a cache of steps leaves layers out; call pipe.{self.network}.disable_cache() "
+                "before aligning"
+            )
         wanted, has = self.input_channels, self.latent_channels
         if wanted != has:
             raise ValueError(
