@@ -1,7 +1,7 @@
 """What people and disks may hand in, damaged: an error that is documented, or a result, in time.
 
-A slice runs in `make test`; ``PIXALIGN_FUZZ=200 python -m pytest tests/fuzz -sv`` is the whole, with
-the numbers. The seed of an input is its number, so what fails is run again.
+A slice runs in `make test`; ``PIXALIGN_FUZZ=200 python -m pytest tests/fuzz -sv`` is the whole, and
+tells numbers. The seed of an input is its number, so what fails is run again.
 """
 
 import json
@@ -46,7 +46,7 @@ from pixalign.text.pairing import pair
 from pixalign.text.prompts import as_phrases, typed_classes
 
 pytestmark = pytest.mark.fuzz
-COUNT = int(os.environ.get("PIXALIGN_FUZZ", "40"))
+COUNT = int(os.environ.get("PIXALIGN_FUZZ", "20"))
 DOCUMENTED = (ValueError, OSError)
 SECONDS = 20  # of one input
 _TEXTS = (

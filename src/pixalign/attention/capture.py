@@ -120,6 +120,10 @@ def capture(
     recorder = _Recorder(backbone, as_phrases(words), prompt, cross_weights)
     pipe, denoiser = backbone.pipe, backbone.denoiser
     original = pipe.encode_prompt
+    if hasattr(original, "captures"):
+        raise ValueError(
+            "the pipeline's attention is captured already; name all words in one block"
+        )
     with ExitStack() as undo:
         if "encode_prompt" in vars(pipe):
             undo.callback(setattr, pipe, "encode_prompt", original)
@@ -168,6 +172,7 @@ class _Recorder:
                 self._start(prompts, encoded[0], given.get("prompt") is not None)
             return encoded
 
+        vars(encode_and_listen)["captures"] = self.words  # tells a block inside a block
         return encode_and_listen
 
     def _prompts(self, arguments: dict[str, Any]) -> list[str]:
