@@ -1,11 +1,11 @@
-# make setup | demo | bench | docs | test | test-all | external | lint | wheel. Each command makes what it needs, from a bare clone.
+# make setup | demo | explore | bench | docs | test | test-all | external | lint | wheel. Each command makes what it needs, from a bare clone.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_SCENES ?= 6
 EXTERNAL ?= .venv-external
 
-.PHONY: setup demo bench docs test test-all external lint wheel clean
+.PHONY: setup demo explore bench docs test test-all external lint wheel clean
 
 setup: $(READY)
 
@@ -18,6 +18,10 @@ $(READY): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/pixalign demo --out pixalign-demo
+
+# Ctrl-C ends it.
+explore: setup
+	$(BIN)/pixalign explore --demo
 
 # Smoke size: ten minutes on 2 cores; the report says how few scenes that are.
 bench: setup

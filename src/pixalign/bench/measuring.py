@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,6 +18,7 @@ from pixalign.alignment.elbo import EMPTY, TextErrors, text_errors
 from pixalign.alignment.heatmaps import activation, combined_layers, finish, heatmaps_under
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts, plan_timesteps
 from pixalign.alignment.request import EncodedImage
+from pixalign.alignment.sharing import measurement_names
 from pixalign.bench.clock import Clock
 from pixalign.bench.exponents import evidence_by, exponents_by
 from pixalign.bench.found_masks import FoundMasks
@@ -34,16 +33,6 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.core.values import AttentionMaps, Evidence
 from pixalign.methods import METHODS
 
-# Fields of a resolved config on which the attention that is collected depends, and the losses.
-_COLLECTING = (
-    "resize", "template", "prompt_order", "class_tokens", "text_encoders", "self_attention",
-    "image_only_attention", "collect_steps", "collect_strategy", "collect_range",
-    "collect_timesteps",
-)  # fmt: skip
-_SCORING = (
-    "resize", "template", "elbo_text", "elbo_steps", "elbo_strategy", "elbo_range",
-    "elbo_timesteps",
-)  # fmt: skip
 _PIXELS = 2**28  # of heatmaps held at once: 1 GiB of float32
 
 # Whose, of which row, [D, N, H, W] for the D rows of its exponents.
@@ -70,7 +59,7 @@ class Measurement:
         config: AlignConfig = model.resolve(row.config)
         if row.scores is not None:  # centred, a score that all classes share does nothing
             config = dataclasses.replace(config, centred=False)
-        collecting, scoring = _names(config)
+        collecting, scoring = measurement_names(config)
         scored = config.by_position or (config.measured and row.scores is None)
         shared = METHODS[row.method].separable and config.absent == "keep"
         return cls(row, config, collecting if shared else "", scoring if scored else "")
@@ -103,24 +92,6 @@ class Measurement:
             return exponents(self.scores(None, count))[None]
         rule, centred = self.row.exponents, bool(self.config.centred)
         return exponents_by(rule, elbo, self.gamma, centred, seed)
-
-
-def _names(config: AlignConfig) -> tuple[str, str]:
-    """Short names of the attention and of the losses, which equal settings share.
-
-    Noise is drawn first, collecting's and then the ELBO's; random timesteps after it, in that
-    order.
-    """
-    values = config.to_dict()
-
-    def name(fields: Sequence[str], drawn_before: str | int) -> str:
-        text = json.dumps([*(values[field] for field in fields), drawn_before])
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-    late = config.collect_strategy == "random" and config.measured
-    collecting = name(_COLLECTING, config.elbo_count if late else 0)
-    random = config.elbo_strategy == "random"
-    return collecting, name(_SCORING, collecting if random else config.collect_count)
 
 
 class Bench:

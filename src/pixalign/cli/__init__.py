@@ -24,6 +24,7 @@ COMMANDS = {
     "label": Entry("label", "Label a folder of pictures for annotation tools; resumable."),
     "generate": Entry("generate", "Draw a prompt so that every entity it names appears."),
     "edit": Entry("edit", "Change what the words of a picture's prompt say, and only there."),
+    "explore": Entry("explore", "Open a page that shows where a model puts each word."),
     "serve": Entry("serve", "Answer an annotation tool with masks, live."),
     "fit": Entry("fit", "Choose a model's thresholds and strength on masks of one's own."),
     "demo": Entry("scenes", "Show the method at work, offline."),

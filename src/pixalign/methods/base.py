@@ -171,10 +171,11 @@ class Method(ABC):
         results: dict[int, Alignment] = {}
         try:
             tasks = self._tasks(request, settings, measure=scores is None)
+            tasks = [dataclasses.replace(task, errors=errors) for task in tasks]
             order = list(range(len(tasks)))
             if generator is None:  # else all draw from it in turn, and keep their order
                 order = _alike_together([task.latent for task in tasks])
-            queued = (dataclasses.replace(tasks[index], errors=errors) for index in order)
+            queued = (tasks[index] for index in order)
             with Progress(self._passes(tasks), self.name, self.model.progress) as self.progress:
                 aligned = self._align_each(queued, generator)
                 results.update(zip(order, aligned, strict=True))
@@ -286,18 +287,29 @@ class Method(ABC):
         collected = self.collect(there) if there else []
         read = dict(zip(places, zip(there, collected, strict=True), strict=True))
         del collected
-        about = {"method": self.name, "supervised": self.supervised, "model": self.model.record()}
-        own = "absent_below" in self.model.settings
         for index, task in enumerate(tasks):
             made = None
             if index in read:
                 known, attention = read.pop(index)
                 (output,) = self.heatmaps([known], [attention])
-                check_finite(output.cross, "attention maps", self.backbone.dtype)
                 made = known, output
-            notes = [*self.model.batch_size.notes[noted:], *self._distillation(task.config)]
-            seed = task.seed if generator is None else None
-            yield conclude(task, made, notes, {**about, "seed": seed}, own)
+            notes = self.model.batch_size.notes[noted:]
+            yield self._result(task, made, notes, task.seed if generator is None else None)
+
+    def _result(
+        self,
+        task: AlignmentTask,
+        made: tuple[AlignmentTask, MethodOutput] | None,
+        notes: Sequence[str],
+        seed: int | None,
+    ) -> Alignment:
+        """What a user gets of a task and of what was made of it."""
+        if made is not None:
+            check_finite(made[1].cross, "attention maps", self.backbone.dtype)
+        about = {"method": self.name, "supervised": self.supervised, "model": self.model.record()}
+        notes = [*notes, *self._distillation(task.config)]
+        own = "absent_below" in self.model.settings
+        return conclude(task, made, notes, {**about, "seed": seed}, own)
 
     def _timed(self, task: AlignmentTask, generator: torch.Generator | None) -> AlignmentTask:
         """The task with its timesteps and their noise."""

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pixalign.alignment.collect import attention_maps, images_at_once
+from pixalign.alignment.elbo import TextErrors
 from pixalign.alignment.heatmaps import combined_layers, refined_maps, to_image
 from pixalign.alignment.plan import plan_timesteps
-from pixalign.alignment.result import MethodOutput
+from pixalign.alignment.request import EncodedImage, Request
+from pixalign.alignment.result import Alignment, MethodOutput
+from pixalign.alignment.sharing import measurement_names
 from pixalign.alignment.task import AlignmentTask
 from pixalign.config import AlignConfig
+from pixalign.core.progress import Progress
 from pixalign.core.values import AttentionMaps
 from pixalign.methods.base import Generators, Method, Timesteps
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """What the network said of a picture and its classes: many settings draw on it (`conclude`)."""
+
+    task: AlignmentTask
+    maps: AttentionMaps
+    notes: tuple[str, ...]
 
 
 class Elbo(Method):
@@ -63,3 +79,52 @@ class Elbo(Method):
             heatmaps = to_image(refined, task.size)
             outputs.append(MethodOutput(heatmaps, combined, grid=maps.grid))
         return outputs
+
+    def measure(
+        self,
+        image: EncodedImage,
+        classes: Any,
+        *,
+        config: AlignConfig | None = None,
+        seed: int = 0,
+        errors: TextErrors | None = None,
+    ) -> Measurement:
+        """All passes that `align` would make, for `conclude`; by "dense" for all of its kind.
+
+        Texts whose ``errors`` are known of this picture, config and seed are not measured again.
+        """
+        settings, notes = self.model.resolve(config, self.name), self.model.batch_size.notes
+        noted = len(notes)
+        try:
+            request = Request.read(image, classes, None, None, None, seed)
+            (task,) = self._tasks(request, settings, measure=True)
+            task = self._timed(dataclasses.replace(task, errors=errors), None)
+            passes = self._passes([task])
+            with Progress(passes, self.name, self.model.progress) as self.progress:
+                (task,) = self._measured([task])
+                (maps,) = self.collect([task])
+        finally:
+            self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
+        return Measurement(task, maps, tuple(notes[noted:]))
+
+    def conclude(self, measured: Measurement, config: AlignConfig | None = None) -> Alignment:
+        """What `align` would give under a config that reads the same passes; no pass is made.
+
+        Up to rounding: passes of other batches add up in another order.
+        """
+        settings, task = self.model.resolve(config, self.name), measured.task
+        asked, known = measurement_names(settings), measurement_names(task.config)
+        scored = settings.measured
+        lacking = settings.by_position and (task.errors is None or task.errors.maps is None)
+        if asked[: 1 + scored] != known[: 1 + scored] or lacking or settings.absent == "drop":
+            raise ValueError(f"the config of {self.name} reads other passes than were measured")
+        task = dataclasses.replace(
+            task,
+            config=settings,
+            texts=self.texts(task.plan, settings) if scored else (),
+            errors=task.errors if scored else None,
+            scores=None,
+        )
+        task = self._scored(task)
+        (output,) = self.heatmaps([task], [measured.maps])
+        return self._result(task, (task, output), measured.notes, task.seed)

@@ -12,26 +12,37 @@ from pixalign.pictures.fonts import font_for
 from pixalign.pictures.grid import picture_grid
 
 # Heatmap colours at equal distances from 0 to 1; lightness rises all the way.
-_HEAT = ("#000004", "#280b53", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac127", "#fcffa4")
+HEAT = ("#000004", "#280b53", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac127", "#fcffa4")
 
-# Rings of twelve hues, each with its own (lightness, saturation).
+# Okabe and Ito's, which people with any colour vision tell apart.
+_FIRST = ("#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#f0e442")
+# Beyond them rings of twelve hues, each with its own (lightness, saturation).
 _RINGS = ((0.58, 0.9), (0.38, 0.8), (0.76, 0.85), (0.5, 0.45))
 
 
 def palette(count: int) -> np.ndarray:
-    """uint8 [count + 1, 3]: black for the background, then colours that differ clearly."""
-    colours = [(0.0, 0.0, 0.0)]
-    for index in range(count):
+    """uint8 [count + 1, 3]: black for the background, then colours that differ clearly.
+
+    The first seven differ for colour-blind people too.
+    """
+    colours = [(0, 0, 0), *map(ImageColor.getrgb, _FIRST)]
+    for index in range(count - len(_FIRST)):
         ring, place = divmod(index, 12)
         lightness, saturation = _RINGS[ring % len(_RINGS)]
         hue = 0.01 + place * 5 % 12 / 12 + ring / 24  # neighbours in the list lie far apart
-        colours.append(colorsys.hls_to_rgb(hue % 1, lightness, saturation))
-    return np.round(np.array(colours) * 255).astype(np.uint8)
+        red, green, blue = colorsys.hls_to_rgb(hue % 1, lightness, saturation)
+        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
+    return np.array(colours[: count + 1], dtype=np.uint8)
+
+
+def hex_palette(count: int) -> list[str]:
+    """The colours of ``count`` classes as a page writes them."""
+    return ["#" + bytes(colour).hex() for colour in palette(count)[1:]]
 
 
 def heat(heatmap: np.ndarray) -> Image.Image:
     """A heatmap [H, W] in [0, 1] in colours: black is 0, then violet, red, orange, pale yellow."""
-    stops = np.array([ImageColor.getrgb(colour) for colour in _HEAT], dtype=np.float32)
+    stops = np.array([ImageColor.getrgb(colour) for colour in HEAT], dtype=np.float32)
     places = np.linspace(0, 1, len(stops))
     channels = [np.interp(heatmap, places, stops[:, channel]) for channel in range(3)]
     return Image.fromarray(np.round(np.stack(channels, axis=-1)).astype(np.uint8))

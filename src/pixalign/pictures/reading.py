@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from pixalign.core.values import Size
 
-ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray
+ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
 # What is opened, by Pillow's names: no format that runs a program or reads other files.
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "TGA")
 SUFFIXES = (
@@ -30,15 +31,14 @@ DAMAGED = (
     OSError, SyntaxError, ValueError, RuntimeError, EOFError, struct.error, zlib.error,
     Image.DecompressionBombError,
 )  # fmt: skip
-_AT_MOST = f"at most {MAX_PIXELS // 10**6} million pixels are allowed, make it smaller first"
 
 
-def read_image(image: ImageLike) -> Image.Image:
-    """An upright RGB picture from a path, a PIL image or an array.
+def read_image(image: ImageLike, most: int = MAX_PIXELS) -> Image.Image:
+    """An upright RGB picture from a path, a file's bytes, a PIL image or an array.
 
-    Arrays are [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; uint8, uint16, bool, or floats in
-    [0, 1]. Orientation tags are applied, 16-bit values scaled to 8, CMYK converted, and
-    transparent pixels laid on white.
+    More than ``most`` pixels are refused before they are decoded. Arrays are [H, W], [H, W, 1],
+    [H, W, 3] or [H, W, 4]; uint8, uint16, bool, or floats in [0, 1]. Orientation tags are applied,
+    16-bit values scaled to 8, CMYK converted, and transparent pixels laid on white.
     """
     if isinstance(image, np.ndarray):
         opened, name = _from_array(image), "the array"
@@ -46,15 +46,18 @@ def read_image(image: ImageLike) -> Image.Image:
         opened, name = image, "the image"
     elif isinstance(image, str | os.PathLike):
         opened, name = _open(Path(image)), f"{os.fspath(image)!r}"
+    elif isinstance(image, bytes):
+        opened, name = _decoded(io.BytesIO(image), "the file"), "the file"
     else:
         raise ValueError(
-            f"image is a {type(image).__name__}; allowed: a path, a PIL image or a NumPy array"
+            f"image is a {type(image).__name__}; "
+            "allowed: a path, a file's bytes, a PIL image or a NumPy array"
         )
     width, height = opened.size
     if min(width, height) < MIN_SIDE:
         raise ValueError(f"{name} is {width}x{height} pixels; each side needs at least {MIN_SIDE}")
-    if width * height > MAX_PIXELS:
-        raise ValueError(f"{name} is {width}x{height} pixels; {_AT_MOST}")
+    if width * height > most:
+        raise ValueError(f"{name} is {width}x{height} pixels; {_at_most(most)}")
     try:
         return _to_rgb(ImageOps.exif_transpose(opened))
     except DAMAGED as error:
@@ -78,24 +81,33 @@ def _open(path: Path) -> Image.Image:
     if not path.is_file():
         what = "a folder" if path.is_dir() else "no file" if path.exists() else "missing"
         raise FileNotFoundError(f"image {str(path)!r} is {what}")
+    return _decoded(path, repr(str(path)))
+
+
+def _decoded(file: Path | io.BytesIO, name: str) -> Image.Image:
+    """A picture whose pixels are still to be read."""
     try:
-        return open_image(path)
+        return open_image(file)
     except UnidentifiedImageError as error:
         known = ", ".join(FORMATS)
-        raise ValueError(f"{str(path)!r} is no image of a known format: {known}") from error
+        raise ValueError(f"{name} is no image of a known format: {known}") from error
     except Image.DecompressionBombError as error:
-        raise ValueError(f"{str(path)!r} is too large; {_AT_MOST}") from error
+        raise ValueError(f"{name} is too large; {_at_most(MAX_PIXELS)}") from error
     except PermissionError:
         raise
     except DAMAGED as error:
-        raise ValueError(f"{str(path)!r} is damaged or cut short: {error}") from error
+        raise ValueError(f"{name} is damaged or cut short: {error}") from error
 
 
-def open_image(path: Path) -> Image.Image:
+def _at_most(pixels: int) -> str:
+    return f"at most {pixels // 10**6} million pixels are allowed, make it smaller first"
+
+
+def open_image(file: Path | io.BytesIO) -> Image.Image:
     """A file of a known format as Pillow opens it, which reads no more than its header."""
-    if not path.is_file():  # a pipe would be waited for
-        raise FileNotFoundError(f"{str(path)!r} is {'no file' if path.exists() else 'missing'}")
-    return Image.open(path, formats=FORMATS)
+    if isinstance(file, Path) and not file.is_file():  # a pipe would be waited for
+        raise FileNotFoundError(f"{str(file)!r} is {'no file' if file.exists() else 'missing'}")
+    return Image.open(file, formats=FORMATS)
 
 
 def _from_array(array: np.ndarray) -> Image.Image:

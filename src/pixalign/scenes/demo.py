@@ -18,7 +18,7 @@ from pixalign.core.files import check_folder, make_folder, write_json, write_tex
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
-from pixalign.pictures.drawing import heat, palette, tinted
+from pixalign.pictures.drawing import heat, hex_palette, palette, tinted
 from pixalign.pictures.grid import picture_grid
 from pixalign.pictures.pages import data_uri, environment
 from pixalign.pictures.saving import write_png
@@ -243,7 +243,7 @@ def page(record: Mapping[str, Any], drawn: Sequence[Mapping[str, Any]]) -> str:
     return templates.from_string(source).render(
         record=record,
         drawn=drawn,
-        colours=["#" + bytes(colour).hex() for colour in palette(most)[1:]],
+        colours=hex_palette(most),
         scale=heat(np.linspace(0, 1, 256)[None]),
         shades={"better": BETTER, "worse": WORSE},
         kinds=MASKS,

@@ -32,6 +32,7 @@ def bound(host: str, port: int | None, usual: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, number))
+            listening.listen()  # who asks before the server answers waits
             return listening
         except OSError as error:
             listening.close()
