@@ -137,7 +137,7 @@ def trust(model: pa.Model) -> Image.Image:
     assert result.trust is not None
     cells: list[Cell] = [(picture.image, "the picture")]
     for name, about, heatmap in zip(names, result.trust, result.heatmaps, strict=True):
-        cells.append((shown(heatmap), f"{name}: {about}, {about.numbers['standing']:.2f}"))
+        cells.append((shown(heatmap), f"{name}: {about}, {about.numbers['standing']:.1%}"))
     return picture_grid([cells], side=SIDE, text=TEXT, lines=2)
 
 

@@ -23,7 +23,7 @@ print("there:", scene.names)
 
 result = model.align(encoded, names)
 for name, about in zip(names, result.trust, strict=True):
-    print(f"{name:<10} {about!s:<25} standing {about.numbers['standing']:.2f}")
+    print(f"{name:<10} {about!s:<25} standing {about.numbers['standing']:.2%}")
 
 # %%
 # ``absent="drop"`` leaves the maps of absent classes empty. They keep their number in the mask.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -108,8 +109,8 @@ def trust(
     from pixalign.core.files import make_folder, write_json
 
     for name in model or ["lab:sd1", *FAMILIES]:
-        record = study_trust(name, scenes, ranked, device)
-        write_json(make_folder(out) / f"{name.removeprefix('lab:')}.json", record)
+        path = make_folder(out) / f"{name.removeprefix('lab:')}.json"
+        record = study_trust(name, scenes, ranked, device, save=partial(write_json, path))
         print_json({key: value for key, value in record.items() if key != "reliability"})
 
 

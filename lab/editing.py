@@ -221,18 +221,23 @@ EDIT_FIGURES: dict[str, Figure] = {
 
 def summarise_edits(result: Mapping[str, Any], draws: int = 1000) -> dict[str, Any]:
     """By row each figure's mean over the edits with its 95 % interval, and its paired difference
-    to Prompt-to-Prompt with the same blend; by inversion the mean PSNR and the lowest."""
+    to Prompt-to-Prompt with the same blend, and that of "dense" to "elbo"; by inversion the mean
+    PSNR and the lowest."""
     shares = resampled(result["edits"], draws)
     rows = {
         label: {name: torch.tensor(figure(row)).double() for name, figure in EDIT_FIGURES.items()}
         for label, row in result["rows"].items()
     }
     bases = {label: "ptp, no blend" if label.endswith("no blend") else "ptp" for label in rows}
+    found = {
+        label: compared(values, rows[bases[label]], "ptp", shares) for label, values in rows.items()
+    }
+    for label, entry in found.items():
+        twin = label.replace("dense", "elbo")
+        if twin != label and twin in rows:
+            entry |= compared(rows[label], rows[twin], "elbo", shares)
     return {
-        "rows": {
-            label: compared(values, rows[bases[label]], "ptp", shares)
-            for label, values in rows.items()
-        },
+        "rows": found,
         "inversions": {
             name: {
                 key: {**with_interval(torch.tensor(v).double(), shares), "lowest": min(v)}

@@ -107,10 +107,13 @@ def returned(result: Mapping[str, Any], label: str = "elbo") -> dict[str, int]:
 
 
 def read_editing(folder: Path) -> dict[str, Any]:
-    """The figures of `python -m lab editing`, and of the inversion's memory."""
-    result = _json(folder / "sd1.json")
-    about = {key: value for key, value in result.items() if key not in ("rows", "inversions")}
-    return {**about, **summarise_edits(result), "memory": _json(folder / "memory.json")}
+    """The figures of `python -m lab editing`, of a model that aligns less well by itself ("weak"),
+    and of the inversion's memory."""
+    strong, weak = (
+        {**_json(path), **summarise_edits(_json(path))}
+        for path in (folder / "sd1.json", folder / "sd2.json")
+    )
+    return {**strong, "weak": weak, "memory": _json(folder / "memory.json")}
 
 
 def read_method(folder: Path) -> dict[str, Any]:

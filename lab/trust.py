@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,13 @@ import torch
 from torch import Tensor
 
 from lab.probabilities import ReliabilityCounter
-from pixalign.alignment.elbo import text_errors
+from pixalign.alignment.elbo import TextErrors, text_errors
 from pixalign.alignment.plan import plan_prompts
+from pixalign.alignment.present import Candidate, rank
+from pixalign.alignment.request import EncodedImage
 from pixalign.alignment.result import Alignment
-from pixalign.alignment.trust import VERDICTS
-from pixalign.bench.datasets import open_dataset
+from pixalign.alignment.trust import VERDICTS, Trust
+from pixalign.bench.datasets import Dataset, open_dataset
 from pixalign.bench.fitting import logits
 from pixalign.bench.subject import Subject
 from pixalign.config import FALLBACK, AlignConfig
@@ -26,75 +30,138 @@ from pixalign.methods import METHODS
 from pixalign.model import Model, load
 
 ABSENT = 5  # names that are not in a scene, added to those that are
-LOST = 0.1  # of IoU: below it attention has lost a class
 
 
 def study_trust(
-    name: str | None, scenes: int, ranked: int, device: str, *, show: bool = True
+    name: str | None,
+    scenes: int,
+    ranked: int,
+    device: str,
+    *,
+    save: Callable[[dict[str, Any]], object] = lambda record: None,
+    show: bool = True,
 ) -> dict[str, Any]:
     """What "dense" says of ``scenes`` test scenes, with and without absent names.
 
-    ``ranked`` of them are also asked for all classes of the lab (`Model.present`).
+    ``ranked`` of them are also asked for all classes of the lab, as `Model.present` asks. After
+    each scene, what is known so far is handed to ``save``: scenes of 2, 3 and 4 objects alternate.
     """
     model = load(name, device=device, dtype="float32")
     dataset = open_dataset("lab", None, "test", scenes)
-    pooled = {kind: Pooled() for kind in ("alone", "keep", "drop")}
-    reliability = {key: ReliabilityCounter() for key in _reliability_keys()}
-    verdicts: Counter[tuple[str, str]] = Counter()
-    precisions = []
+    study = TrustStudy(model, dataset.classes)
     with Progress(len(dataset), f"trust of {model.name}", show, "scene") as progress:
-        for index in range(len(dataset)):
-            subject = Subject(dataset[index], index, dataset.classes, 0)
-            others = [Phrase(name) for name in _absent_names(subject, dataset.classes)]
-            results = _results(model, subject, others)
-            for kind, result in results.items():
-                pooled[kind].add(result, subject)
-            for truth, said in _truths(model, results["keep"], subject):
-                verdicts[truth, said.verdict] += 1
-            _count(reliability, results["alone"], subject)
-            if index < ranked:
-                precisions.append(_average_precision(model, subject, dataset.classes))
+        for done, index in enumerate(alternating(dataset)):
+            study.add(Subject(dataset[index], index, dataset.classes, 0), done < ranked)
+            save(study.record())
             progress.advance(1)
-    return {
-        "model": model.name,
-        "scenes": len(dataset),
-        "absent_names": ABSENT,
-        "miou_of_present": {kind: round(100 * each.miou(), 2) for kind, each in pooled.items()},
-        "verdicts": _rates(verdicts),
-        "counts": {f"{truth}, said {said}": n for (truth, said), n in sorted(verdicts.items())},
-        "average_precision": round(float(np.mean(precisions)), 4) if precisions else None,
-        "ranked_scenes": len(precisions),
-        "reliability": {
-            key: {"error": round(counter.reliability().error, 4), **asdict(counter.reliability())}
-            for key, counter in reliability.items()
-        },
-    }
+    return study.record()
 
 
-def _absent_names(subject: Subject, classes: tuple[str, ...]) -> list[str]:
+def alternating(dataset: Dataset) -> list[int]:
+    """The scenes' numbers, those of 2, 3 and 4 objects in turn."""
+    by_objects = [
+        [index for index in range(len(dataset)) if len(dataset[index].present) == count]
+        for count in (2, 3, 4)
+    ]
+    return [index for turn in zip_longest(*by_objects) for index in turn if index is not None]
+
+
+class TrustStudy:
+    """What is counted scene by scene."""
+
+    def __init__(self, model: Model, classes: Sequence[str]) -> None:
+        self.model, self.classes = model, classes
+        self.pooled = {kind: Pooled() for kind in ("alone", "keep", "drop")}
+        self.reliability = {key: ReliabilityCounter() for key in _reliability_keys()}
+        self.verdicts: Counter[tuple[str, str]] = Counter()
+        self.named: Counter[bool] = Counter()
+        self.masks: dict[str, list[float]] = {}
+        self.precisions: list[float] = []
+        self.scenes = 0
+
+    def add(self, subject: Subject, ranked: bool) -> None:
+        """Measure a scene, with a ranking of all classes or without."""
+        config = self.model.resolve(AlignConfig(method="dense"))
+        every = [Phrase(name) for name in self.classes] if ranked else []
+        absent = [Phrase(name) for name in _absent_names(subject, self.classes)]
+        mixed, picture = [*subject.phrases, *absent], self.model.encode(subject.sample.image)
+        errors = self._errors(subject, picture, [*mixed, *every], config)
+        results = self._results(subject, picture, mixed, errors)
+        for kind, result in results.items():
+            self.pooled[kind].add(result, subject)
+        for truth, shown, said in _truths(self.model, results["keep"], subject):
+            self.verdicts[truth, said.verdict] += 1
+            if said.other is not None:
+                self.named[said.other == shown] += 1
+        said_of_own = (results["keep"].trust or ())[: len(subject.phrases)]
+        for iou, said in zip(ious(results["keep"], subject), said_of_own, strict=True):
+            self.masks.setdefault(said.verdict, []).append(iou)
+        _count(self.reliability, results["alone"], subject)
+        if ranked:
+            texts = plan_prompts(self.model.backbone, every, None, config).elbo_texts
+            ranking = rank(every, errors.of(texts).evidence(), config)
+            self.precisions.append(_average_precision(ranking, subject))
+        self.scenes += 1
+
+    def record(self) -> dict[str, Any]:
+        """What is known so far."""
+        found = {key: counter.reliability() for key, counter in self.reliability.items()}
+        means = {verdict: float(np.mean(values)) for verdict, values in self.masks.items()}
+        return {
+            "model": self.model.name,
+            "scenes": self.scenes,
+            "absent_names": ABSENT,
+            "miou_of_present": {
+                kind: round(100 * each.miou(), 2) for kind, each in self.pooled.items()
+            },
+            "verdicts": _rates(self.verdicts),
+            "counts": {
+                f"{truth}, said {said}": n for (truth, said), n in sorted(self.verdicts.items())
+            },
+            "others_named": {"right": self.named[True], "said": self.named.total()},
+            "iou_by_verdict": {
+                verdict: {"iou": round(100 * means[verdict], 1), "classes": len(values)}
+                for verdict, values in sorted(self.masks.items())
+            },
+            "average_precision": (
+                round(float(np.mean(self.precisions)), 4) if self.precisions else None
+            ),
+            "ranked_scenes": len(self.precisions),
+            "reliability": {
+                key: {"error": round(each.error, 4), **asdict(each)} for key, each in found.items()
+            },
+        }
+
+    def _errors(
+        self, subject: Subject, picture: EncodedImage, phrases: list[Phrase], config: AlignConfig
+    ) -> TextErrors:
+        backbone = self.model.backbone
+        texts = [plan_prompts(backbone, [each], None, config).elbo_texts[0] for each in phrases]
+        noised = subject.timesteps(backbone, picture.latents, config)[1]
+        assert noised is not None
+        how = (self.model.batch_size, Progress(0, "", False))
+        (errors,) = text_errors(
+            backbone, picture.latents, [texts], [noised], *how, by_position=True
+        )
+        return errors
+
+    def _results(
+        self, subject: Subject, picture: EncodedImage, mixed: list[Phrase], errors: TextErrors
+    ) -> dict[str, Alignment]:
+        """The scene's classes alone, and with absent names that are kept or dropped."""
+        method = METHODS["dense"](self.model)
+        options: dict[str, Any] = {"seed": subject.seed, "errors": errors}
+        dropping = AlignConfig(method="dense", absent="drop")
+        return {
+            "alone": method.align(picture, subject.phrases, **options),
+            "keep": method.align(picture, mixed, **options),
+            "drop": method.align(picture, mixed, config=dropping, **options),
+        }
+
+
+def _absent_names(subject: Subject, classes: Sequence[str]) -> list[str]:
     others = [name for label, name in enumerate(classes) if label not in subject.labels]
     return random.Random(subject.seed).sample(others, ABSENT)
-
-
-def _results(model: Model, subject: Subject, others: list[Phrase]) -> dict[str, Alignment]:
-    """The scene's classes alone, and with absent names that are kept or dropped; errors once."""
-    config = model.resolve(AlignConfig(method="dense"))
-    picture, method = model.encode(subject.sample.image), METHODS["dense"](model)
-    mixed = [*subject.phrases, *others]
-    texts = plan_prompts(model.backbone, mixed, None, config).elbo_texts
-    noised = subject.timesteps(model.backbone, picture.latents, config)[1]
-    assert noised is not None
-    how = (model.batch_size, Progress(0, "", False))
-    (errors,) = text_errors(
-        model.backbone, picture.latents, [texts], [noised], *how, by_position=True
-    )
-    options: dict[str, Any] = {"seed": subject.seed, "errors": errors}
-    dropping = AlignConfig(method="dense", absent="drop")
-    return {
-        "alone": method.align(picture, subject.phrases, **options),
-        "keep": method.align(picture, mixed, **options),
-        "drop": method.align(picture, mixed, config=dropping, **options),
-    }
 
 
 class Pooled:
@@ -117,25 +184,35 @@ class Pooled:
         return float(torch.stack(ious).mean())
 
 
-def _truths(model: Model, result: Alignment, subject: Subject) -> list[tuple[str, Any]]:
-    """What is true of each class under attention alone, and the verdict.
+def ious(result: Alignment, subject: Subject) -> list[float]:
+    """Of the scene's own classes, which come first in the result's mask."""
+    mask, found = torch.from_numpy(result.mask().astype(np.int64)), []
+    for number in range(1, len(subject.labels) + 1):
+        claimed, true = mask == number, subject.truth == number
+        found.append(float((claimed & true).sum() / (claimed | true).sum().clamp_min(1)))
+    return found
 
-    Attention has lost a class below an IoU of `LOST`: it is confused where most of what it claims
-    is of another class, and blind otherwise.
+
+def _truths(
+    model: Model, result: Alignment, subject: Subject
+) -> list[tuple[str, str | None, Trust]]:
+    """What is true of each class's map before evidence acts, whose object it shows, the verdict.
+
+    A map shows the object over which its mean is highest. A class that is in the scene is "sure"
+    where that is its own, "confused" where it is another's, and "blind" where the background is.
     """
     assert result.trust is not None
-    plain = model.align(subject.sample.image, result.phrases, method="attention", seed=subject.seed)
-    mask = torch.from_numpy(plain.mask().astype(np.int64))
+    before = AlignConfig(method="attention", cross_weights="balanced", edges="none")
+    plain = model.align(subject.sample.image, result.phrases, config=before, seed=subject.seed)
+    areas = torch.stack([subject.truth == n for n in range(len(subject.labels) + 1)]).float()
+    sums = torch.einsum("nhw,khw->nk", torch.from_numpy(plain.heatmaps), areas)
+    places = (sums / areas.sum((1, 2)).clamp_min(1)).argmax(1).tolist()
+    names = [None, *(phrase.name for phrase in subject.phrases)]
     found = []
-    for number, said in enumerate(result.trust, 1):
-        claimed, true = mask == number, subject.truth == number
-        if number > len(subject.labels):
-            found.append(("absent", said))
-            continue
-        iou = float((claimed & true).sum() / (claimed | true).sum().clamp_min(1))
-        most = int(subject.truth[claimed].bincount(minlength=1).argmax()) if claimed.any() else 0
-        lost = "confused" if most not in (0, number) else "blind"
-        found.append(("sure" if iou >= LOST else lost, said))
+    for number, (place, said) in enumerate(zip(places, result.trust, strict=True), 1):
+        truth = "sure" if place == number else "confused" if place else "blind"
+        absent = number > len(subject.labels)
+        found.append(("absent" if absent else truth, names[place], said))
     return found
 
 
@@ -166,11 +243,10 @@ def _rates(verdicts: Counter[tuple[str, str]]) -> dict[str, dict[str, float | in
     return rates
 
 
-def _average_precision(model: Model, subject: Subject, classes: tuple[str, ...]) -> float:
+def _average_precision(ranking: Sequence[Candidate], subject: Subject) -> float:
     """Of the ranking of all classes, the scene's own being right."""
-    there = {phrase.name for phrase in subject.phrases}
-    ranking = model.present(subject.sample.image, classes, seed=subject.seed)
-    places = [place for place, each in enumerate(ranking, 1) if each.name in there]
+    own = {phrase.name for phrase in subject.phrases}
+    places = [place for place, each in enumerate(ranking, 1) if each.name in own]
     return float(np.mean([rank / place for rank, place in enumerate(places, 1)]))
 
 

@@ -242,7 +242,7 @@ def test_blind_class_is_warned_of(photo):
         for name, part in pipe.unet.named_modules():
             if name.endswith("attn2"):
                 part.to_q.weight.zero_()  # attention that points nowhere
-    config = pa.AlignConfig(absent_below=-1, outdone_below=-1, **QUICK)
+    config = pa.AlignConfig(absent_below=0, **QUICK)
     result = model_of(pipe, config=config).align(photo, ["dog", "cat"], method="dense")
     assert [about.verdict for about in result.trust] == ["blind", "blind"]
     assert [note for note in result.warnings if "'dog' points where no class explains" in note]

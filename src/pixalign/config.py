@@ -32,7 +32,7 @@ FALLBACK: Mapping[str, Any] = MappingProxyType(
         "edges": "none",
         "threshold": 0.4,
         "temperature": 0.1,
-        "absent_below": 0.06,
+        "absent_below": 0.0011,
         "distilled": False,
     }
 )
@@ -68,10 +68,10 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "self_attention": SELF_ATTENTION,
     "resize": ("square", "keep"),
 }
-_BLURS = ("evidence_blur", "information_blur", "omission_blur")
+_BLURS = ("evidence_blur", "information_blur", "omission_blur", "absent_blur")
 _NUMBERS = (
     "gamma", "threshold", "temperature", "evidence_strength", "evidence_margin",
-    "information_weight", "absent_below", "outdone_below", "doubt_below", *_BLURS,
+    "information_weight", "absent_below", "doubt_below", *_BLURS,
 )  # fmt: skip
 _RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("gamma",): (lambda x: 0 < x <= 1, "0 < gamma <= 1"),
@@ -79,8 +79,8 @@ _RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("temperature",): (lambda x: 0 < x < float("inf"), "a number above 0"),
     ("evidence_strength", "evidence_margin"): (lambda x: 0 <= x < float("inf"), "a number from 0"),
     _BLURS: (lambda x: 0 <= x <= 1, "a share of the side, 0 to 1"),
-    ("absent_below", "outdone_below"): (lambda x: -1 <= x <= 2, "-1 to 2"),
-    ("doubt_below",): (lambda x: x <= 0, "0 or less"),
+    ("absent_below",): (lambda x: 0 <= x <= 1, "0 to 1"),
+    ("doubt_below",): (lambda x: 0 <= x <= 1, "0 to 1"),
     ("elbo_steps", "collect_steps"): (
         lambda x: isinstance(x, int) and 1 <= x <= MOST_STEPS, f"a whole number, 1 to {MOST_STEPS}",
     ),
@@ -165,12 +165,13 @@ class AlignConfig:
     threshold: float | None = None
     temperature: float | None = None
 
-    # Trust (`pixalign.alignment.trust`): a class is called absent below this presence, or among
-    # others below this standing (both at 20 timesteps), and doubted where its lead is below that.
+    # Trust (`pixalign.alignment.trust`): a class is called absent if it explains less than that
+    # share of the picture that no other class explains (at 20 timesteps; blurred by that share of
+    # the side), and doubted where it explains less than that share of what another class explains.
     # "drop" empties the maps of absent ones.
     absent_below: float | None = None
-    outdone_below: float = 0.22
-    doubt_below: float = -1.5
+    absent_blur: float = 3 / 32
+    doubt_below: float = 0.25
     absent: Literal["keep", "drop"] = "keep"
 
     # Whether the network was distilled to answer as if guided, so that its raw losses mislead. None

@@ -59,7 +59,7 @@ def test_segment_writes_everything(shell, picture, sd1_folder, tmp_path):
         line, about = said[row["name"]], row["trust"]
         assert line.startswith(f"{row['name']} ")
         assert f" {share:.1%} of the pixels  {about['verdict']}" in line
-        assert f"(standing {about['numbers']['standing']:.2f})" in line
+        assert f"(standing {about['numbers']['standing']:.2%})" in line
     assert said["(background)"] == f"(background)  {shares[0]:6.1%} of the pixels"
 
 

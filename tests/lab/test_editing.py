@@ -69,6 +69,11 @@ def test_figures_of_editing():
     assert found["rows"]["elbo"]["moved_minus_ptp"] == {"value": 6.0, "low": 6.0, "high": 6.0}
     assert found["inversions"]["null-text"]["psnr_vae"]["lowest"] == 40
     assert "null-text: 41.0 dB" in format_edits(result)
+    both = {**result, "rows": {**result["rows"], "dense": {**row, "new": "000"}}}
+    dense = summarise_edits(both)["rows"]["dense"]
+    assert dense["new_minus_elbo"]["value"] == pytest.approx(-200 / 3)
+    assert dense["moved_minus_elbo"]["value"] == 0
+    assert dense["new_minus_ptp"]["value"] == pytest.approx(-100 / 3)
 
 
 def test_the_editing_study_runs(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from pixalign.config import AlignConfig
 from pixalign.core.checks import check_seed
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
-from pixalign.core.values import Evidence
+from pixalign.core.values import Evidence, Phrase
 from pixalign.text.prompts import Classes, as_phrases
 
 _TOGETHER = 64  # candidates whose maps are held at once
@@ -25,8 +26,8 @@ _TOGETHER = 64  # candidates whose maps are held at once
 class Candidate:
     """A class, how surely it is in the picture, and the verdict.
 
-    ``presence`` is how strongly its text explains some part of the picture, ``standing`` that and
-    by how much it leads the other candidates somewhere (`pixalign.alignment.trust`).
+    ``presence`` is the share of what the empty text misses that its text explains, ``standing``
+    what of it no other that stands as high explains as well (`pixalign.alignment.trust`).
     """
 
     name: str
@@ -61,8 +62,12 @@ def rank_present(
                 backbone, encoded.latents, [texts], [noised], *how, by_position=True
             )
             measured.append(errors.of(texts).evidence())
-    evidence = Evidence.concatenate(measured)
-    columns = (presence(evidence), standing(evidence, config), there(evidence, config))
+    return rank(phrases, Evidence.concatenate(measured), config)
+
+
+def rank(phrases: Sequence[Phrase], evidence: Evidence, config: AlignConfig) -> list[Candidate]:
+    """The candidates, the highest standing first, by evidence that is measured."""
+    columns = (presence(evidence, config), standing(evidence, config), there(evidence, config))
     rows = zip(phrases, *(column.tolist() for column in columns), strict=True)
     listed = [Candidate(phrase.name, *levels) for phrase, *levels in rows]
-    return sorted(listed, key=lambda candidate: -candidate.standing)
+    return sorted(listed, key=lambda each: (-each.standing, -each.presence))

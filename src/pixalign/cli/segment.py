@@ -161,4 +161,4 @@ def _print_shares(record: dict[str, Any]) -> None:
 
 def _verdict(trust: dict[str, Any]) -> str:
     other = f" with {trust['other']}" if trust["other"] else ""
-    return f"{trust['verdict']}{other} (standing {trust['numbers']['standing']:.2f})"
+    return f"{trust['verdict']}{other} (standing {trust['numbers']['standing']:.2%})"
