@@ -70,6 +70,12 @@ def test_bad_input_is_told_before_a_model_is_loaded(shell, folder, tmp_path, mor
     assert not (tmp_path / "out").exists()
 
 
+def test_pictures_and_labels_want_folders_of_their_own(shell, folder):
+    code, _, err = shell("label", folder, "dog", "--out", folder)
+    assert code == 2
+    assert "is the output too; choose another --out" in err
+
+
 def test_folders_that_hold_nothing(shell, tmp_path):
     for folder, message in ((tmp_path, "holds no picture"), (tmp_path / "x", "is missing")):
         code, _, err = shell("label", folder, "dog", "--out", tmp_path / "out")

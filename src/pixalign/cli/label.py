@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pixalign.cli import common
+from pixalign.cli import common, stop
 from pixalign.cli.common import one_of, option
 from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
 from pixalign.core.files import check_folder
@@ -89,7 +89,10 @@ def label(
     load = partial(_load, model, device, dtype, batch_size, memory, workers)
     with closing(Processes(load, workers)) if workers > 1 else nullcontext() as processes:
         labeller = processes or OneProcess(load(0))
-        run = label_folder(labeller, request, out, outputs, strict=strict, show=not json_)
+        try:
+            run = label_folder(labeller, request, out, outputs, strict=strict, show=not json_)
+        except KeyboardInterrupt:
+            stop("stopped; the same command goes on from what is finished")
     if json_:
         common.print_json(dict(run.summary))
     else:

@@ -112,6 +112,8 @@ def find_pictures(folder: Path, besides: Path) -> dict[str, Path]:
     if not folder.is_dir():
         what = "a file" if folder.exists() else "missing"
         raise FileNotFoundError(f"folder {str(folder)!r} is {what}; name a folder of pictures")
+    if folder.resolve() == besides.resolve():
+        raise ValueError(f"folder {str(folder)!r} is the output too; choose another --out")
     found = {}
     for place, folders, files in os.walk(folder):
         here = Path(place)
