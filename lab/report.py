@@ -122,7 +122,7 @@ def read_method(folder: Path) -> dict[str, Any]:
     for path in sorted((folder.parent / "benchmark").glob(f"lab-evidence*/{RESULT}")):
         result = read_result(path)
         tables[result["spec"]][result["model"]["name"].removeprefix("lab-")] = result
-    order = ("embedded", "sd2", "sdxl", "sd3")
+    order = ("embedded", "sd2", "sdxl", "sd3", "flux")
     trust = {name: folder / f"{name.replace('embedded', 'sd1')}.json" for name in order}
     return {
         "models": [name for name in order if name in tables["lab-evidence"]],
