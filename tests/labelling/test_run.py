@@ -193,12 +193,12 @@ def test_lists_by_picture(model, folder, tmp_path):
 
 def test_long_lists_are_cut_to_the_likely(model, folder, tmp_path):
     """As `present` ranks them; then `align` sees those alone."""
-    bounds = {"absent_below": -1.0, "outdone_below": -1.0}  # then all are there
+    bounds = {"absent_below": 0.0}  # then all are there
     config = pa.AlignConfig(elbo_steps=2, collect_steps=1, absent="drop", **bounds)
     names = ("dog", "cat", "car", "tree", "door")
     run = label(model, folder, tmp_path / "out", classes=names, config=config, candidates=2)
     for picture in run.finished:
-        few = pa.AlignConfig.fast(absent_below=-1.0, outdone_below=-1.0)
+        few = pa.AlignConfig.fast(**bounds)
         ranked = model.present(picture.path, names, config=few)
         likely = {candidate.name for candidate in ranked[:2]}
         assert {known["name"] for known in picture.record["classes"]} == likely
