@@ -306,7 +306,7 @@ def test_models_of_the_lab_are_found_by_name(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("PIXALIGN_MODELS", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"'lab:sd2' is not there in .*PIXALIGN_MODELS"):
         pa.load("lab:sd2")
-    with pytest.raises(ValueError, match="'sd9'; allowed: 'sd1', 'sd2'"):
+    with pytest.raises(ValueError, match="'lab:sd9'; allowed: 'lab:sd1'"):
         pa.load("lab:sd9")
     (tmp_path / "sd2-like").symlink_to(finished("sd2") / "pipeline")
     model = pa.load("lab:sd2", device="cpu")
