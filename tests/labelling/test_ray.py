@@ -86,7 +86,7 @@ def test_a_killed_worker_loses_nothing(cluster, photos, sd1_folder, tmp_path, mo
     names = sorted(path.name for path in (tmp_path / "cluster").rglob("*.npz"))
     assert names == sorted(path.name for path in (tmp_path / "alone").rglob("*.npz"))
     same = label_folder(cluster, request, tmp_path / "cluster")
-    assert same.done == 0
+    assert same.summary["labelled_now"] == 0
     assert len(same.finished) == COUNT
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +19,14 @@ from pixalign.core.values import Phrase
 from pixalign.labelling.classes import Lists, read_classes
 from pixalign.labelling.formats import FORMATS, check_formats
 from pixalign.labelling.manifest import find_pictures
-from pixalign.labelling.run import LabelRequest, LabelRun, OneProcess, Outputs, label_folder
+from pixalign.labelling.run import (
+    Labeller,
+    LabelRequest,
+    LabelRun,
+    OneProcess,
+    Outputs,
+    label_folder,
+)
 from pixalign.labelling.workers import Processes
 from pixalign.methods import METHODS, method_of
 from pixalign.text.prompts import typed_classes
@@ -51,7 +59,18 @@ def label(
         Literal["on", "off"], option("Whether parts of a class that do not touch are objects.")
     ] = "on",
     queue: Annotated[int, option("Copy so many of the most doubtful pictures.", min=0)] = 0,
-    workers: Annotated[int, option("Processes with a model each; they share the GPUs.", min=1)] = 1,
+    workers: Annotated[
+        int | None,
+        option(
+            "Processes with a model each; they share the GPUs.",
+            min=1,
+            show_default="1; of a cluster its GPUs",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        option("A Ray cluster, with --workers actors: local, auto, or its head's HOST:PORT."),
+    ] = None,
     strict: Annotated[bool, option("A picture that cannot be labelled ends the run.")] = False,
     model: common.Model = None,
     preset: Annotated[str, option("Settings to start from.", **one_of(PRESETS))] = "default",
@@ -86,9 +105,8 @@ def label(
     check_folder(out)
     request = LabelRequest(folder, shared, lists, config, seed, candidates)
     outputs = Outputs(tuple(format or ()), min_area, instances == "on", queue)
-    load = partial(_load, model, device, dtype, batch_size, memory, workers)
-    with closing(Processes(load, workers)) if workers > 1 else nullcontext() as processes:
-        labeller = processes or OneProcess(load(0))
+    load = partial(_load, model, device, dtype, batch_size, memory)
+    with _labeller(load, workers, ray) as labeller:
         try:
             run = label_folder(labeller, request, out, outputs, strict=strict, show=not json_)
         except KeyboardInterrupt:
@@ -97,6 +115,20 @@ def label(
         common.print_json(dict(run.summary))
     else:
         _print_summary(run, out, absent)
+
+
+@contextmanager
+def _labeller(load: Any, workers: int | None, address: str | None) -> Iterator[Labeller]:
+    """A cluster, several processes, or this one."""
+    if address is not None:
+        from pixalign.labelling.ray import RayCluster
+
+        yield RayCluster(partial(load, 1, 0), address, workers)
+    elif workers is None or workers == 1:
+        yield OneProcess(load(1, 0))
+    else:
+        with closing(Processes(partial(load, workers), workers)) as processes:
+            yield processes
 
 
 def _load(
