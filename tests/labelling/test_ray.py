@@ -1,6 +1,7 @@
 """A cluster of this machine's own: the same shards, also when a worker is killed."""
 
 import os
+import re
 import signal
 import sys
 from functools import partial
@@ -17,7 +18,6 @@ from pixalign.labelling import manifest
 from pixalign.labelling.ray import RayCluster
 from pixalign.labelling.run import LabelRequest, OneProcess, label_folder
 
-pytestmark = pytest.mark.slow
 CONFIG = AlignConfig(method="attention", collect_steps=1)
 COUNT = 24
 
@@ -69,6 +69,7 @@ def masks(run):
     return {picture.key: picture.mask for picture in run.finished}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_nothing(cluster, photos, sd1_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(manifest, "UNIT", 4)
     request = LabelRequest(photos, (Phrase("dog"), Phrase("cat")), config=CONFIG)
@@ -90,8 +91,25 @@ def test_a_killed_worker_loses_nothing(cluster, photos, sd1_folder, tmp_path, mo
     assert len(same.finished) == COUNT
 
 
-def test_unknown_clusters_are_told(sd1_folder, tmp_path):
-    with pytest.raises(ValueError, match=r"no Ray cluster at '127\.0\.0\.1:1': .*refused"):
-        RayCluster(partial(load, sd1_folder, tmp_path), "127.0.0.1:1").facts(CONFIG)
-    with pytest.raises(ValueError, match="actors is 0"):
-        RayCluster(partial(load, sd1_folder, tmp_path), actors=0)
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:1", "no Ray cluster at '127.0.0.1:1': .*refused"),
+        (
+            "ray://head:10001",
+            "address is 'ray://head:10001'; allowed: 'local', 'auto' or HOST:PORT",
+        ),
+        ("head", "allowed: 'local', 'auto' or HOST:PORT"),
+    ],
+)
+def test_unknown_clusters_are_told(shell, photos, tmp_path, address, said):
+    options = "--out", tmp_path / "out", "--ray", address
+    code, out, error = shell("label", photos, "dog", *options)
+    assert (code, out) == (2, "")
+    assert re.search(said, error)
+    assert error.count("\n") == 1
+
+
+def test_wrong_numbers_of_actors():
+    with pytest.raises(ValueError, match="actors is 0; allowed: 1 or more"):
+        RayCluster(partial(load, "", ""), actors=0)

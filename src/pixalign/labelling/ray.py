@@ -62,6 +62,7 @@ class RayCluster:
         ray = self._connected()
         from ray.data import ActorPoolStrategy, DataContext, from_items
 
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         DataContext.get_current().enable_progress_bars = False
         rows = [{"unit": pickle.dumps(unit)} for unit in todo]
         reports = from_items(rows, override_num_blocks=min(len(rows), _MOST_BLOCKS)).map_batches(

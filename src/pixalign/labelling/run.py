@@ -180,7 +180,7 @@ def label_folder(
         started = time.perf_counter()
         failures = _label(labeller, job, todo, strict, show)
         seconds = time.perf_counter() - started
-        about = {**header, "versions": versions()}
+        about = {**header, "instances": outputs.instances, "versions": versions()}
         shards = Shards(job.shards) if todo else before
         run = FinishedRun(items, shards, about, outputs.min_area, outputs.instances)
         done = len(shards.places) - len(before.places)
