@@ -12,7 +12,7 @@ import pytest
         (("--label-studio", "--root", "none"), "'none' is no folder"),
         (("--label-studio", "--host", "192.0.2.1", "--token", "x" * 16), "host '192.0.2.1'"),
         (("--label-studio", "--method", "ovam-optimized"), "'ovam-optimized' is not one of"),
-        (("--label-studio", "--model", "lab:none"), "'none'; allowed: 'sd1'"),
+        (("--label-studio", "--model", "lab:none"), "'lab:none'; allowed: 'lab:sd1'"),
     ],
 )
 def test_bad_options(shell, options, said):
