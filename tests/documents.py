@@ -128,10 +128,12 @@ _LOAD = shell.load
 def loader(quick=True):
     """`pixalign.load` with a lab model in the place of what a hub id names; loaded once."""
 
-    def load(model=None, *, device="auto", **options):
+    def load(model=None, *, device="auto", settings=None, **options):
         name = model
         if isinstance(model, str) and "/" in model and not Path(model).exists():
             name = next(known for part, known in HUB.items() if part in model)
+        if settings is not None:
+            return _LOAD(name, device=device, settings=settings)
         return _loaded(name, quick, device)
 
     return load
