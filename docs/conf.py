@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "extensions")]
 
+# Libraries' chatter and bars are not what an example prints.
+os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "DIFFUSERS_VERBOSITY": "error"}
+
 import pixalign  # noqa: E402
+from pixalign.backbones.load import hide_loading_bars  # noqa: E402
+
+hide_loading_bars()
 
 project, author = "pixalign", "The pixalign authors"
 project_copyright = author
