@@ -3,6 +3,8 @@
 import copy
 import json
 import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +16,11 @@ import tiny
 import zoo
 from adapters import add_lora
 from pixalign.backbones import wrap
-from pixalign.backbones.base import Backbone
 from pixalign.backbones.locations import SETTINGS_FILE
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from guidance import BuiltIn
 
 QUICK = {"elbo_steps": 2, "collect_steps": 1}
 
@@ -125,18 +130,6 @@ def test_likelihood_leaves_raw_errors_out(sd1, photo):
     assert not np.array_equal(found.heatmaps, plain.align(photo, ["dog", "cat"], **ask).heatmaps)
 
 
-class BuiltIn:
-    """The network's estimates as one distilled under guidance would give them."""
-
-    def __init__(self, backbone: Backbone, guidance: float) -> None:
-        self.plain, self.guidance = backbone.output, guidance
-        self.away = backbone.unconditional()
-
-    def __call__(self, z, steps, text, network=None):
-        away = self.plain(z, steps, self.away.repeated(len(z)), network)
-        return away + self.guidance * (self.plain(z, steps, text, network) - away)
-
-
 @pytest.mark.parametrize("method", ["dense", "likelihood"])
 def test_guidance_built_in_changes_no_map(photo, method):
     """What is read on distilled networks is the same at any guidance, to the last digits."""
@@ -144,7 +137,7 @@ def test_guidance_built_in_changes_no_map(photo, method):
     maps = []
     for guidance in (1.0, 3.5):
         model = pa.load(tiny.sd1())
-        model.backbone.output = BuiltIn(model.backbone, guidance)
+        model.backbone.epsilon = BuiltIn(model.backbone, guidance)
         maps.append(model.align(photo, ["dog", "cat", "tree"], config=config))
     np.testing.assert_allclose(maps[0].heatmaps, maps[1].heatmaps, atol=1e-3)
     np.testing.assert_allclose(maps[0].evidence, maps[1].evidence, atol=2e-3)
