@@ -46,9 +46,9 @@ def load(
     """A model by its hub id, its diffusers folder, a single-file checkpoint, or a loaded pipeline.
 
     Without a model it is the small one that comes with this package; "lab:sd2", "lab:sdxl",
-    "lab:sd3" and "lab:flux" are its relatives in the source repository. A folder's pixalign.json holds the
-    model's own settings, or the file ``settings`` does (`pixalign fit`). A loaded pipeline stays
-    exactly as and where it is.
+    "lab:sd3" and "lab:flux" are its relatives in the source repository. A folder's pixalign.json
+    holds the model's own settings, or the file ``settings`` does (`pixalign fit`). A loaded
+    pipeline stays exactly as and where it is.
     ``diffusers_options`` (``revision``, ``variant``, ``torch_dtype`` ...) go to diffusers; a
     single file (.safetensors) takes ``config``, a folder or hub id that describes it.
     ``memory="low"`` takes smaller batches. ``compile=True`` compiles the ELBO's passes, which are
