@@ -149,15 +149,48 @@ np.savez(sys.argv[4], mask=mask, labels=json.dumps(labels), polygons=sorted(poly
 """
 
 
+SUPERVISION = """
+import sys
+sys.path.append(sys.argv[1])
+import numpy as np
+import pixalign as pa
+
+config = pa.AlignConfig.fast(threshold=0.6)
+result = pa.load(sys.argv[2]).align(sys.argv[3], ["dog", "cat"], config=config)
+found = result.to_supervision()
+mask = np.zeros((result.image.height, result.image.width), dtype=int)
+for region, label, box in zip(found.mask, found.class_id, found.xyxy, strict=True):
+    mask[region] = label + 1
+    rows, columns = np.nonzero(region)
+    box_of_region = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    assert box.tolist() == box_of_region
+assert (mask == result.mask()).all()
+assert found["class_name"].tolist() == [result.classes[label] for label in found.class_id]
+assert ((found.confidence > 0) & (found.confidence <= 1)).all()
+assert len(found) > 2
+assert len(result.to_supervision(min_area=10**6)) == 0
+"""
+
+
+def beside_our_own_packages(code, *arguments):
+    """Run a program that knows our packages and the external ones."""
+    (packages,) = (EXTERNAL / "lib").glob("python*/site-packages")
+    command = [sys.executable, "-c", code, packages, *arguments]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_supervision_s_detections(sd1_folder, photo, tmp_path):
+    photo.save(tmp_path / "photo.png")
+    beside_our_own_packages(SUPERVISION, sd1_folder, tmp_path / "photo.png")
+
+
 def test_cvat_s_function(sd1_folder, photo, tmp_path):
     import pixalign as pa
 
     photo.save(tmp_path / "photo.png")
     out = tmp_path / "out.npz"
-    (packages,) = (EXTERNAL / "lib").glob("python*/site-packages")
-    command = [sys.executable, "-c", CVAT, packages, sd1_folder, tmp_path / "photo.png", out]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    beside_our_own_packages(CVAT, sd1_folder, tmp_path / "photo.png", out)
     config = pa.AlignConfig.fast(absent="drop")
     expected = pa.load(sd1_folder).align(tmp_path / "photo.png", ["dog", "cat"], config=config)
     with np.load(out) as found:
