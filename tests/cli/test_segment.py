@@ -13,7 +13,9 @@ from PIL import Image
 
 import tiny
 from pixalign import AlignConfig
+from pixalign.cli.common import vocabulary_notes
 from pixalign.core.batching import BatchSize
+from pixalign.core.values import Phrase
 
 SCRIPT = Path(sys.executable).with_name("pixalign")
 
@@ -294,3 +296,13 @@ def test_options_that_are_refused(shell, picture, sd1_folder, method, option, me
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_classes_that_the_small_models_have_never_seen_are_told():
+    known = [Phrase("taco"), Phrase("Auto", "a red car"), Phrase("hot dog")]
+    assert vocabulary_notes(None, known) == []
+    notes = vocabulary_notes("lab:sd2", [*known, Phrase("hot dogs"), Phrase("qwertz")])
+    assert notes[0].startswith("'hot dogs' is none of the 111 classes it knows (such as hot dog")
+    assert notes[1] == "'qwertz' is none of the 111 classes it knows"
+    assert "scenes of emoji only" in notes[2]
+    assert vocabulary_notes("a/model", [Phrase("xylophone")]) == []

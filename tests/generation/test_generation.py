@@ -13,6 +13,7 @@ from helpers import assert_same, fingerprint, model_of, small
 from pixalign.backbones import wrap
 from pixalign.core.batching import BatchSize
 from pixalign.diffusion.objectives import OBJECTIVES
+from pixalign.diffusion.sampling import initial_noise, to_pictures
 from pixalign.generation.methods import Elbo, entity_weights
 from pixalign.generation.methods import GenerationMethod as Plain
 from pixalign.generation.plan import GenerationPlan, GenerationRequest, GenerationSettings
@@ -128,6 +129,24 @@ def test_prompts_that_no_encoder_reads_are_refused(wide, method):
         model.generate("a dog", method="plain", seed=2**64, steps=2)
     with pytest.raises(ValueError, match="guidance is nan; allowed: a finite number"):
         model.generate("a dog", method="plain", guidance=float("nan"), steps=2)
+
+
+def test_latents_are_taken_and_given_back():
+    model = model_of(small("sd1"))
+    options = {"entities": NAMED, "steps": 2, "size": (32, 32)}
+    noise = initial_noise(model.backbone, [5, 6], (32, 32))
+    usual = model.generate(PROMPT, seed=5, count=2, **options)
+    again = model.generate(PROMPT, seed=0, count=2, latents=noise.numpy(), **options)
+    for one, other in zip(usual, again, strict=True):
+        np.testing.assert_allclose(one.latents, other.latents, atol=1e-5)
+        decoded = model.backbone.decode_latents(torch.from_numpy(one.latents)[None])
+        pixels = [np.asarray(picture, int) for picture in (to_pictures(decoded)[0], one.image)]
+        assert np.abs(pixels[0] - pixels[1]).max() <= 1  # decoded alone, and together
+    alone = model.generate(PROMPT, latents=noise[1], **options)
+    np.testing.assert_allclose(alone.latents, usual[1].latents, atol=1e-4)
+    for wrong in (noise[:1], noise[0, 0], noise * float("nan")):
+        with pytest.raises(ValueError, match=r"latents are .* allowed: finite numbers"):
+            model.generate(PROMPT, count=2, latents=wrong, **options)
 
 
 def test_a_long_prompt_is_refused_only_if_no_encoder_reads_it():

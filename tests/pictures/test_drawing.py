@@ -1,9 +1,11 @@
 """Colours of heatmaps and masks."""
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from pixalign.pictures.drawing import heat, overlay, palette, tinted
+from pixalign.pictures.fonts import font_for
 
 
 def test_heat_runs_from_black_to_pale_and_gets_lighter():
@@ -33,3 +35,22 @@ def test_the_overlay_stands_above_its_legend():
     assert (pixels[:480, 60:90] == palette(9)[1]).all()
     below = {tuple(colour) for colour in pixels[480:].reshape(-1, 3).tolist()}
     assert {tuple(colour) for colour in palette(9)[1:].tolist()} < below
+
+
+def test_a_legend_leaves_out_what_is_nowhere_and_grows_with_the_picture():
+    mask, picture = np.zeros((40, 40), dtype=np.uint8), Image.new("RGB", (40, 40))
+    mask[:9] = 2
+    short = overlay(picture, mask, [None] * 20)
+    assert short.height < overlay(picture, mask, ["some class"] * 20).height
+    large = Image.new("RGB", (6000, 60))
+    one = overlay(large, np.ones((60, 6000), dtype=np.uint8), ["dog"])
+    assert one.height - large.height > 6000 / 36
+
+
+def test_letters_are_no_boxes_where_a_font_has_them():
+    font = font_for(["café"], 20)
+    if font.getname()[0] != "DejaVu Sans":
+        pytest.skip("this system has other fonts, or none")
+    shapes = {bytes(font.getmask(letter)) for letter in "cafe"}
+    assert len(shapes) == 4
+    assert bytes(font.getmask("é")) != bytes(font.getmask("\U0010ffff"))

@@ -15,7 +15,7 @@ from pixalign.bench.generation_study import (
     prompts_of,
     run_generation_study,
 )
-from pixalign.cli import common
+from pixalign.cli import common, stop
 from pixalign.cli.common import one_of, option
 from pixalign.core.files import check_folder
 from pixalign.generation.prompt_sets import PROMPT_SETS
@@ -67,9 +67,12 @@ def run(
 
     options: dict[str, Any] = {"root": root, "datasets": dataset or [], "limit": limit, "out": out}
     options |= {"counts": counts, "seed": seed, "device": device, "save_masks": save_masks}
-    with common.said_plainly():
-        for folder, result in run_specs(specs, load_model, **options):
-            _print_result(folder, result)
+    try:
+        with common.said_plainly():
+            for folder, result in run_specs(specs, load_model, **options):
+                _print_result(folder, result)
+    except KeyboardInterrupt:
+        stop(f"stopped; what is measured is kept in {out}, and the same command goes on")
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:

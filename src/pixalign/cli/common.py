@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -14,6 +15,8 @@ import typer
 
 from pixalign.backbones.load import DTYPES
 from pixalign.core import batching
+from pixalign.core.values import Phrase
+from pixalign.text.prompts import occurrences_of
 
 
 def option(help: str, *names: str, **about: Any) -> Any:
@@ -91,6 +94,31 @@ def load_model(
     return load(model, device=device, progress=progress, **options)
 
 
+def vocabulary_notes(model: str | None, phrases: Iterable[Phrase]) -> list[str]:
+    """What to say of classes that the embedded model, or another of the lab, has never seen."""
+    from pixalign.backbones.locations import LAB
+    from pixalign.scenes.atlas import class_names
+
+    if model is not None and not model.startswith(LAB):
+        return []
+    known, notes = class_names(), []
+    for phrase in phrases:
+        if not any(occurrences_of(name, phrase.phrase) for name in known):
+            close = get_close_matches(phrase.name.lower(), known, 3, 0.6)
+            hint = f" (such as {', '.join(close)})" if close else ""
+            notes.append(f"{phrase.name!r} is none of the {len(known)} classes it knows{hint}")
+    if notes:
+        about = "the small model knows scenes of emoji only; `pixalign classes scenes` lists them"
+        notes.append(f"{about}, and --model takes a model for photographs")
+    return notes
+
+
+def print_warnings(messages: Iterable[str]) -> None:
+    """A line each, on stderr."""
+    for message in messages:
+        print(f"warning: {message}", file=sys.stderr)
+
+
 def print_json(record: Any) -> None:
     """To stdout, for other programs."""
     print(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False))
@@ -107,5 +135,4 @@ def said_plainly() -> Iterator[None]:
     finally:
         ours = (UserWarning, RuntimeWarning)
         told = (w.message for w in said if w.category in ours and "pixalign" in w.filename)
-        for message in dict.fromkeys(map(str, told)):
-            print(f"warning: {message}", file=sys.stderr)
+        print_warnings(dict.fromkeys(map(str, told)))

@@ -63,7 +63,8 @@ def classes(
         print_json(lists if name is None else lists[name])
     elif name is None:
         for key, names in lists.items():
-            print(f"{key:<8} {len(names)} classes")
+            own = ", which the embedded model knows" if key == "scenes" else ""
+            print(f"{key:<8} {len(names)} classes{own}")
     else:
         print("\n".join(lists[name]))
 

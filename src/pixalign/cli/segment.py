@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from pixalign.cli import common
 from pixalign.cli.common import one_of, option
 from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
 from pixalign.core.files import check_folder, readable
+from pixalign.core.values import Phrase
 from pixalign.methods import METHODS, method_of
 from pixalign.pictures.reading import SUFFIXES, read_image
 from pixalign.text.prompts import locate, typed_classes
@@ -75,32 +76,24 @@ def segment(
     """Find classes in pictures: mask.png, heatmaps, overlay.png and result.json of each."""
     # Whatever is wrong is said before a model is loaded.
     chosen = {"resize": resize, "gamma": gamma, "threshold": threshold, "absent": absent}
-    overrides = {name: value for name, value in chosen.items() if value is not None}
-    config = AlignConfig.preset(preset, **overrides)
+    config = AlignConfig.preset(preset, **{k: v for k, v in chosen.items() if v is not None})
     kind = method_of(config, method)
     config = kind.configured(config, calibrate)
     options = _options(option_ or [])
     kind.check_options(options)
     images, texts = _pictures_and_classes(items)
     phrases = typed_classes(texts)
-    if caption is not None:
-        locate(phrases, caption)
-    for image in images:
-        read_image(image)
+    _check_inputs(images, phrases, caption, settings)
     folders = {} if json_ and out is None else dict(enumerate(_folders(images, out)))
     for folder in folders.values():
         check_folder(folder)
-    if settings is not None:
-        read_settings(settings)
+    common.print_warnings(common.vocabulary_notes(model, phrases))
     how = (device, dtype, batch_size, memory)
     loaded = common.load_model(model, *how, settings=settings)
     asked = {"config": config, "caption": caption, "seed": seed, "options": options}
     records = []
     for index, image in enumerate(images):
-        began = time.perf_counter()
-        result = loaded.align(image, phrases, **asked)
-        taken = {"seconds": round(time.perf_counter() - began, 3)}
-        result = dataclasses.replace(result, provenance={**result.provenance, **taken})
+        result = _timed(loaded, image, phrases, asked)
         records.append(result.to_dict())
         if index in folders:
             result.save(folders[index])
@@ -111,6 +104,26 @@ def segment(
             print(f"written to {readable(folders[index])}")
     if json_:
         common.print_json(records if len(images) > 1 else records[0])
+
+
+def _check_inputs(
+    images: list[str], phrases: Sequence[Phrase], caption: str | None, settings: Path | None
+) -> None:
+    """Read what would be read later."""
+    if caption is not None:
+        locate(phrases, caption)
+    for image in images:
+        read_image(image)
+    if settings is not None:
+        read_settings(settings)
+
+
+def _timed(loaded: Any, image: str, phrases: Sequence[Phrase], asked: dict[str, Any]) -> Any:
+    """A result that also says how long it took."""
+    began = time.perf_counter()
+    result = loaded.align(image, phrases, **asked)
+    taken = {"seconds": round(time.perf_counter() - began, 3)}
+    return dataclasses.replace(result, provenance={**result.provenance, **taken})
 
 
 def _options(texts: list[str]) -> dict[str, Any]:
@@ -155,8 +168,7 @@ def _print_shares(record: dict[str, Any]) -> None:
             said += f"  score {row['score']:.3f}"
         print(said if row["trust"] is None else f"{said}  {_verdict(row['trust'])}")
     print(f"{'(background)':<{width}}  {record['background_share']:6.1%} of the pixels")
-    for warning in record["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
+    common.print_warnings(record["warnings"])
 
 
 def _verdict(trust: dict[str, Any]) -> str:

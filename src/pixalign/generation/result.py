@@ -23,6 +23,7 @@ class Generation:
 
     ``weights`` float32 [T, N] are the entities' weights in the prompt, ``errors`` float32 [T, N]
     the differences behind them; 1 and NaN where the method did nothing.
+    ``latents`` float32 [C, h, w] are what the picture was decoded from.
     """
 
     image: Image.Image
@@ -33,6 +34,7 @@ class Generation:
     weights: np.ndarray
     errors: np.ndarray
     provenance: dict[str, Any] = field(default_factory=dict)
+    latents: np.ndarray | None = None
 
     @property
     def name(self) -> str:

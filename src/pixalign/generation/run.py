@@ -7,6 +7,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from pixalign.core.checks import check_choice
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
@@ -40,6 +43,7 @@ def generate(
     active: tuple[float, float] = (0.0, 1.0),
     size: Size | None = None,
     released: bool = False,
+    latents: Any = None,
 ) -> Any:
     """Draw a prompt: a `Generation`; of several prompts, or with ``count`` > 1, a list of them.
 
@@ -49,6 +53,8 @@ def generate(
     what the method needs ("elbo": two entities) is sampled plainly, which is said once.
     ``strength`` is 1 / gamma, ``active`` the part of the steps in which a method acts. Each picture
     depends on its prompt and seed alone, but for rounding, which only Attend-and-Excite enlarges.
+    ``latents`` float32 [C, h, w], or [B, C, h, w] for the list's B pictures, take the place of the
+    seeds' noise; each `Generation` has those that it ends with.
     ``released`` follows the authors' code where it differs (`GenerationSettings`): entities that
     are found keep their articles, too.
     """
@@ -75,7 +81,7 @@ def generate(
     kind.check(model.backbone)
     usual = model.backbone.guidance if guidance is None else guidance
     settings = GenerationSettings(steps, usual, strength, active, released)
-    made = draw_requests(model, requests, settings, kind, size=size)
+    made = draw_requests(model, requests, settings, kind, size=size, latents=latents)
     return made[0] if isinstance(prompt, str) and count == 1 else made
 
 
@@ -87,9 +93,11 @@ def draw_requests(
     *,
     size: Size | None = None,
     label: str = "generate",
+    latents: Any = None,
 ) -> list[Generation]:
     """Draw all requests by one method, many together."""
     where = picture_size(model.backbone, size)
+    begun = None if latents is None else _as_noise(latents, model.backbone, where, len(requests))
     record = {
         **dataclasses.asdict(settings),
         "active": list(settings.active),
@@ -100,6 +108,8 @@ def draw_requests(
     with Progress(settings.steps * len(requests), label, model.progress, "step") as bar:
         for first in range(0, len(requests), _TOGETHER):
             plan = GenerationPlan(model, requests[first : first + _TOGETHER], settings, where)
+            if begun is not None:
+                plan.noise = begun[first : first + _TOGETHER]
             method = kind(plan)
             try:
                 z = plan.sampler.run(plan.noise, method.output, before=method.before, bar=bar)
@@ -116,10 +126,21 @@ def draw_requests(
                     weights=method.weights[row].numpy(),
                     errors=method.errors[row].numpy(),
                     provenance=record,
+                    latents=z[row].float().cpu().numpy(),
                 )
                 for row, (image, request) in enumerate(zip(images, plan.requests, strict=True))
             ]
     return results
+
+
+def _as_noise(latents: Any, backbone: Any, size: Size, count: int) -> Tensor:
+    """Given latents as float32 [B, C, h, w] on the network's device, once they suit."""
+    given = torch.as_tensor(latents, dtype=torch.float32).to(backbone.device)
+    given = given if given.ndim == 4 else given[None].repeat(count, 1, 1, 1)
+    shape = (count, *backbone.latent_shape(size))
+    if given.shape != shape or not bool(torch.isfinite(given).all()):
+        raise ValueError(f"latents are {list(given.shape)}; allowed: finite numbers {list(shape)}")
+    return given
 
 
 def entities_in(

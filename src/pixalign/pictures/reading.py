@@ -45,6 +45,8 @@ def read_image(image: ImageLike, most: int = MAX_PIXELS) -> Image.Image:
     elif isinstance(image, Image.Image):
         opened, name = image, "the image"
     elif isinstance(image, str | os.PathLike):
+        if re.match(r"[a-z]+:/", os.fspath(image)):
+            raise ValueError(f"image {image!r} is a URL; download the picture and name the file")
         opened, name = _open(Path(image)), f"{os.fspath(image)!r}"
     elif isinstance(image, bytes):
         opened, name = _decoded(io.BytesIO(image), "the file"), "the file"
@@ -76,8 +78,6 @@ def upright_size(path: Path) -> Size:
 
 
 def _open(path: Path) -> Image.Image:
-    if re.match(r"[a-z]+:/", str(path)):
-        raise ValueError(f"image {str(path)!r} is a URL; download the picture and name the file")
     if not path.is_file():
         what = "a folder" if path.is_dir() else "no file" if path.exists() else "missing"
         raise FileNotFoundError(f"image {str(path)!r} is {what}")
