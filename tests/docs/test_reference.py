@@ -69,7 +69,7 @@ def test_the_site_builds_and_loads_nothing_from_outside(tmp_path):
     for name in ("docs", "examples"):
         made = shutil.ignore_patterns("_build", "gallery", "__pycache__", "*.jsonl")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=made)
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         shutil.copy(ROOT / name, tmp_path)
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-D", "plot_gallery=0"]
     built = subprocess.run([*command, source, out], capture_output=True, text=True)
