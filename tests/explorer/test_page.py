@@ -15,6 +15,37 @@ SIDE = 256
 QUICK = {"elbo_steps": 2, "elbo_range": (0.2, 0.8), "collect_steps": 2}
 
 
+# Texts whose contrast with the nearest painted ground is below 4.5: computed, not looked up.
+CONTRASTS = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const painted = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return Array.from(canvas.getImageData(0, 0, 1, 1).data);
+  };
+  const luminance = (rgb) => rgb.slice(0, 3)
+    .map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = painted(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  const low = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.closest(".visually-hidden, .skip, :disabled, .off")) continue;
+    const [one, other] = [painted(getComputedStyle(element).color), ground(element)].map(luminance);
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (contrast < 4.5) low.push([element.textContent.trim().slice(0, 30), contrast.toFixed(2)]);
+  }
+  return low;
+}"""  # noqa: E501
+
+
 @pytest.fixture(scope="module")
 def url(embedded, running):
     """A server on which everything is quick: few timesteps, small scenes."""
@@ -218,3 +249,75 @@ def test_a_phone_shows_everything_in_one_column(browser, url):
         page.get_by_role("tab", name=name).click()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
     phone.close()
+
+
+def test_generate_shows_weights_and_scrubs_and_can_be_cancelled(tab, embedded):
+    page = tab.page
+    page.get_by_role("tab", name="Align").focus()
+    page.keyboard.press("ArrowRight")
+    prompt = page.get_by_label("What to draw")
+    prompt.fill("a photo of owl, red car")
+    page.wait_for_function("() => document.querySelectorAll('#entities .chip').length === 2")
+    assert page.locator("#entities .chip").all_inner_texts() == ["owl\n×", "red car\n×"]
+    steps, draw = page.locator("#g-steps"), page.get_by_role("button", name="Draw", exact=True)
+    steps.fill("100")
+    draw.click()
+    page.wait_for_function("() => document.querySelector('#generate-job progress')?.value > 0")
+    page.locator("#generate-job").get_by_role("button", name="Cancel").click()
+    page.wait_for_function(
+        "() => document.querySelector('#generate-job').textContent.startsWith('Cancelled')"
+    )
+    assert page.locator("#generate-result").is_hidden()
+    steps.fill("3")
+    draw.click()
+    page.locator("#generate-result").wait_for()
+    made = embedded.generate("a photo of owl, red car", entities=["owl", "red car"], steps=3)
+    shown = page.evaluate(
+        "async () => { const { state } = await import('/static/generate.js');"
+        " return Array.from(state.result.arrays.weights.data); }"
+    )
+    np.testing.assert_allclose(shown, made.weights.ravel())
+    assert page.locator("#plot polyline").count() == 2
+    assert "owl: mean" in page.locator("#plot svg").get_attribute("aria-label")
+    assert page.locator("#maps canvas").count() == 4
+    assert page.locator("#step-said").inner_text() == "step 3 of 3"
+    page.locator("#step").press("ArrowLeft")
+    assert page.locator("#step-said").inner_text() == "step 2 of 3"
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    page.locator("#generate-result").wait_for()  # the tab, and what was drawn, are there again
+    assert prompt.input_value() == "a photo of owl, red car"
+
+
+def test_edit_changes_a_word(tab):
+    page = tab.page
+    page.get_by_role("tab", name="Edit").click()
+    page.get_by_role("button", name="Edit", exact=True).click()
+    assert (
+        "say what the picture shows" in page.locator("#edit-job [role=alert]").inner_text().lower()
+    )
+    page.get_by_label("What it shows").fill("a photo of penguin, pear, dolphin, owl")
+    page.get_by_label("What it shall show").fill("a photo of penguin, pear, dolphin, cat")
+    page.get_by_label("only where attention is on them").check()
+    page.get_by_label("Where new words attend").select_option("ptp")
+    page.get_by_label("How the picture’s noise is found").select_option("ddim")
+    page.locator("#e-steps").fill("2")
+    page.get_by_role("button", name="Edit", exact=True).click()
+    page.locator("#edit-result").wait_for()
+    assert "“owl” became “cat”" in page.locator("#edit-said").inner_text()
+    assert page.locator("#edit-pictures img").count() == 2
+    page.get_by_label("How much of the picture before the edit").press("ArrowLeft")
+
+
+def test_texts_are_easy_to_read_in_both_themes(tab):
+    """Contrast of at least 4.5 to 1 of every text with what lies behind it."""
+    page = tab.page
+    for name in ("light", "dark"):
+        page.evaluate("(name) => { document.documentElement.dataset.theme = name; }", name)
+        low = page.evaluate(CONTRASTS)
+        assert low == [], (name, low)
+    names = [page.locator("#theme").get_attribute("aria-label")]
+    for _ in range(3):
+        page.locator("#theme").click()
+        names.append(page.locator("#theme").get_attribute("aria-label"))
+    assert len(set(names)) == 3

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -309,3 +310,9 @@ def test_the_page_and_its_files_need_nothing_else(app):
     assert "<script>" not in page
     for path in ("/static/nothing.js", "/static/..%2fapp.py", "/static/%2e%2e/app.py", "/docs"):
         assert client.get(path).status_code == 404
+
+
+def test_the_space_for_a_hub_is_python():
+    """Gradio is not among what the tests install, so the app is read, not run."""
+    source = (Path(__file__).parents[2] / "examples" / "space" / "app.py").read_text("utf-8")
+    compile(source, "app.py", "exec")

@@ -1,5 +1,7 @@
 """Colours of heatmaps and masks."""
 
+import colorsys
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -54,3 +56,27 @@ def test_letters_are_no_boxes_where_a_font_has_them():
     shapes = {bytes(font.getmask(letter)) for letter in "cafe"}
     assert len(shapes) == 4
     assert bytes(font.getmask("é")) != bytes(font.getmask("\U0010ffff"))
+
+
+# How people without one kind of cone see linear RGB (Viénot, Brettel and Mollon, 1999).
+WITHOUT = {
+    "red": [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
+    "green": [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
+}
+
+
+def test_the_first_colours_differ_for_colour_blind_people():
+    """Seven of ours lie farther apart, as they see them, than the closest of seven even hues."""
+
+    def closest(colours):
+        values = np.asarray(colours, dtype=np.float64) / 255
+        linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+        distances = []
+        for matrix in WITHOUT.values():
+            seen = (linear @ np.array(matrix).T).clip(0, 1) ** (1 / 2.2)
+            apart = np.linalg.norm(seen[:, None] - seen[None], axis=-1)
+            distances.append(apart[np.triu_indices(len(seen), 1)].min())
+        return min(distances)
+
+    even = [[255 * x for x in colorsys.hls_to_rgb(hue / 7, 0.58, 0.9)] for hue in range(7)]
+    assert closest(palette(7)[1:]) > max(0.12, 1.5 * closest(even))
