@@ -91,17 +91,7 @@ def segment(
     how = (device, dtype, batch_size, memory)
     loaded = common.load_model(model, *how, settings=settings)
     asked = {"config": config, "caption": caption, "seed": seed, "options": options}
-    records = []
-    for index, image in enumerate(images):
-        result = _timed(loaded, image, phrases, asked)
-        records.append(result.to_dict())
-        if index in folders:
-            result.save(folders[index])
-        if not json_:
-            if len(images) > 1:
-                print(f"{readable(image)}:")
-            _print_shares(records[-1])
-            print(f"written to {readable(folders[index])}")
+    records = _align_each(loaded, images, phrases, asked, folders, quiet=json_)
     if json_:
         common.print_json(records if len(images) > 1 else records[0])
 
@@ -124,6 +114,32 @@ def _timed(loaded: Any, image: str, phrases: Sequence[Phrase], asked: dict[str, 
     result = loaded.align(image, phrases, **asked)
     taken = {"seconds": round(time.perf_counter() - began, 3)}
     return dataclasses.replace(result, provenance={**result.provenance, **taken})
+
+
+def _align_each(
+    model: Any,
+    images: list[str],
+    phrases: Any,
+    asked: dict[str, Any],
+    folders: dict[int, Path],
+    quiet: bool,
+) -> list[dict[str, Any]]:
+    """The records of all pictures, whose files are written, and which are told of unless quiet."""
+    records = []
+    for index, image in enumerate(images):
+        began = time.perf_counter()
+        result = model.align(image, phrases, **asked)
+        taken = {"seconds": round(time.perf_counter() - began, 3)}
+        result = dataclasses.replace(result, provenance={**result.provenance, **taken})
+        records.append(result.to_dict())
+        if index in folders:
+            result.save(folders[index])
+        if not quiet:
+            if len(images) > 1:
+                print(f"{readable(image)}:")
+            _print_shares(records[-1])
+            print(f"written to {readable(folders[index])}")
+    return records
 
 
 def _options(texts: list[str]) -> dict[str, Any]:
