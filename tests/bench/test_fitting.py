@@ -81,7 +81,7 @@ def test_the_packages_own_model_is_not_changed(shell, tmp_path):
     for arguments, message in (
         ((root,), "name --out FILE"),
         ((root, "--out", tmp_path), "is a folder; name a file"),
-        ((tmp_path, "--out", tmp_path / "own.json"), "classes.txt"),
+        ((tmp_path, "--out", tmp_path / "own.json"), "one level deeper"),
     ):
         code, _, err = shell("fit", *arguments)
         assert (code, err.count("\n")) == (2, 1)

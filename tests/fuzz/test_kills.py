@@ -145,6 +145,7 @@ def test_a_full_disk_leaves_what_was_there(result, tmp_path, room):
     assert whole_files(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_numbers(result, tmp_path):
     """With as many threads, to the bit; with others, to rounding."""
     config = result.config
