@@ -57,6 +57,25 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(there.resolve()), target
 
 
+def test_the_first_page_is_one_page():
+    """At most 120 lines, and one picture."""
+    readme = ROOT / "README.md"
+    assert len(readme.read_text(encoding="utf-8").splitlines()) <= 120
+    assert [target for target, picture in links(readme) if picture] == ["docs/demo.png"]
+
+
+WRITTEN = [page for page in PAGES if not page.with_suffix(".md.j2").is_file()]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_sentences_are_wrapped(page):
+    """At 100 characters."""
+    for token in tokens(page):
+        if token.type == "paragraph_open":
+            lines = page.read_text(encoding="utf-8").splitlines()[slice(*token.map)]
+            assert all(len(line) <= 100 or "](" in line for line in lines), lines
+
+
 def test_every_page_is_in_the_contents():
     """Of the site: reachable from docs/index.md by the tables of contents."""
     docs, seen, waiting = ROOT / "docs", set(), ["index"]
