@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import interpolate
 
 import tiny
@@ -314,12 +315,19 @@ def test_pictures_of_all_shapes_in_one_call(models, monkeypatch):
     monkeypatch.setattr(Sampler, "run", noted)
     edits = model.edit(pictures, SOURCE, [TARGET, SOURCE, SOURCE], **options)
     assert backwards == [True, False] * 2  # nothing is drawn for its own sake
-    assert [edit.source.size for edit in edits] == [(160, 96), (96, 160), (160, 96)]
+    assert [edit.source.size for edit in edits] == [(80, 60), (60, 80), (40, 30)]
+    for edit, picture in zip(edits, pictures, strict=True):  # at its own size, as it was given
+        assert edit.source.size == edit.edited.size == edit.reconstruction.size
+        assert apart(edit.source, picture) == 0
     for edit in edits[1:]:
         assert apart(edit.edited, edit.reconstruction) <= 1
     alone = model.edit(pictures[2], SOURCE, SOURCE, **options)
     assert apart(alone.edited, edits[2].edited) <= 1
     assert set(alone.figures) == {"psnr", "psnr_vae", "vae"}
+    small = pictures[2].resize((160, 96), Image.Resampling.BILINEAR)
+    at_its_size = model.edit(small, SOURCE, SOURCE, **options)
+    assert at_its_size.figures == pytest.approx(alone.figures, abs=0.1)  # measured there
+    assert apart(at_its_size.edited.resize((40, 30), Image.Resampling.LANCZOS), alone.edited) <= 1
     assert alone.figures == pytest.approx(edits[2].figures, abs=0.1)
 
 
@@ -338,11 +346,12 @@ def test_an_edit_of_a_file(wide, tmp_path, method):
     model = model_of(wide("sd1"), config=QUICK)  # native at 64 pixels
     found = model.edit(file, SOURCE, TARGET, method=method, steps=2, guidance=2.0, **options)
     assert len(list((tmp_path / "kept").iterdir())) == 1
-    assert found.edited.size == (96, 32)  # the model's area in the picture's shape
+    assert found.edited.size == found.reconstruction.size == (128, 64)  # the model's are 96 by 32
     written = found.save(tmp_path / "out")
     names = ["source.png", "reconstruction.png", "edited.png", "compare.png", "edit.json"]
     if method != "ptp":
         names.insert(3, "heatmap.png")
+        assert found.heatmaps.shape == (1, 64, 128)
         assert 0 <= found.heatmaps.min() <= found.heatmaps.max() <= 1
     assert [path.name for path in written] == names
     record = json.loads((tmp_path / "out" / "edit.json").read_text())

@@ -358,6 +358,18 @@ def test_damaged_files_are_made_anew(sd1, picture, tmp_path):
             made()
 
 
+@pytest.mark.parametrize("inside", ["", "kept"])
+def test_a_cache_that_cannot_be_written_costs_no_inversion(sd1, picture, tmp_path, inside):
+    """A file where the folder should be, or above it: nobody can write there, root included."""
+    (tmp_path / "file").write_text("not ours")
+    kept = InversionCache(tmp_path / "file" / inside)
+    with pytest.warns(RuntimeWarning, match=r"inversions cannot be kept in .*file"):
+        (found,) = inversions_of(model_of(sd1), [picture], ["a dog"], DDIM, kept)
+    (expected,) = inversions_of(model_of(sd1), [picture], ["a dog"], DDIM)
+    assert torch.equal(found.noise, expected.noise)
+    assert (tmp_path / "file").read_text() == "not ours"
+
+
 def test_nothing_is_kept_unless_asked_for(sd1, picture, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert InversionCache.of(None) is InversionCache.of(False) is None

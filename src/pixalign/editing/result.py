@@ -24,10 +24,11 @@ _SIDE = 256  # pixels of a panel's longer side, at least
 class Edit:
     """A picture before and after, and what the source's way leads to without the edit.
 
+    All have the size of the picture that was given, whatever the size at which the model works.
     ``heatmaps`` float32 [changes, H, W] in [0, 1] are of the words in ``changes`` (source words,
-    target words); None where none were used. ``figures`` hold the reconstruction's PSNR in dB:
-    "psnr" from the picture, "psnr_vae" from what the VAE alone makes of it, "vae" of that from the
-    picture; nothing for a generated one.
+    target words); None where none were used. ``figures`` hold the reconstruction's PSNR in dB at
+    the model's size: "psnr" from the picture, "psnr_vae" from what the VAE alone makes of it, "vae"
+    of that from the picture; nothing for a generated one.
     """
 
     source: Image.Image

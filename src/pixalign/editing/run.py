@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from pixalign.attention.writing import AttentionWriter
 from pixalign.backbones import Backbone
+from pixalign.core.maps import resize
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
@@ -59,7 +61,8 @@ def edit(
     finds the picture's noise, by "null-text" or "ddim"; ``cache`` keeps it in a folder, or with
     True in the user's cache folder, of at most 2 GiB. ``weights`` are factors of target words,
     ``blend_words`` a pair (source words, target words). For the others see `EditSettings`. ``size``
-    (height, width) is by default the model's own area in the picture's shape.
+    (height, width) is where the model works, by default its own area in the picture's shape; a
+    given picture is given back at its own size.
     """
     requests, many = read_requests(image, source, target, seed, entities, weights, blend_words)
     backbone: Backbone = model.backbone
@@ -169,26 +172,36 @@ def _text_edit(
 
 
 def _result(backbone: Backbone, plan: EditPlan, pixels: Tensor, record: Mapping[str, Any]) -> Edit:
-    """Reconstruction and edited picture, pixels [2, 3, H, W], and how they came about."""
+    """Reconstruction and edited picture, pixels [2, 3, H, W], and how they came about.
+
+    Figures are of these pixels; pictures and heatmaps have the size of the one that was given.
+    """
     request, pairing, alignment = plan.request, plan.pairing, plan.alignment
     reconstruction, edited = to_pictures(pixels)
-    figures, scores = {}, None
+    figures, scores, heatmaps = {}, None, plan.heatmaps
     if plan.picture is None:
         record = {**record, "inversion": None, "cache": None}
     else:
         given = to_pixels(plan.picture, (plan.picture.height, plan.picture.width))
         (figures,) = reconstruction_figures(backbone, given, pixels[:1])
+    own = request.picture or reconstruction
+    if own.size != edited.size:
+        reconstruction, edited = (
+            made.resize(own.size, Image.Resampling.LANCZOS) for made in (reconstruction, edited)
+        )
+    if heatmaps is not None:
+        heatmaps = resize(heatmaps, (own.height, own.width))
     if alignment is not None:
         scores = dict(zip(alignment.classes, alignment.scores.tolist(), strict=True))
     return Edit(
-        source=plan.picture or reconstruction,
+        source=own,
         reconstruction=reconstruction,
         edited=edited,
         source_prompt=pairing.source,
         target_prompt=pairing.target,
         method=record["settings"]["method"],
         changes=tuple((change.source, change.target) for change in pairing.changes),
-        heatmaps=None if plan.heatmaps is None else plan.heatmaps.numpy(),
+        heatmaps=None if heatmaps is None else heatmaps.numpy(),
         figures=figures,
         warnings=() if alignment is None else alignment.warnings,
         provenance={
