@@ -1,5 +1,7 @@
 """The generation study at the smallest size, and its sets."""
 
+import json
+
 import pytest
 
 from pixalign.backbones import wrap
@@ -22,6 +24,21 @@ def test_the_generation_study_runs_and_goes_on(tmp_path, monkeypatch, shell):
         assert code == 0, err
         assert "ae-animals" in out
         monkeypatch.setattr(study, "draw_requests", None)  # nothing is drawn the second time
+    (path,) = tmp_path.glob("*.json")
+    whole = path.read_text()
+    kept = json.loads(whole)
+    (figures,) = kept["sets"].values()
+    figures["plain"]["clip"][0] += 0.01
+    for text, said in (
+        (json.dumps(kept), "its figures have changed"),
+        (json.dumps(kept | {"sha256": None, "weights": "of others"}), "of other settings"),
+        (whole[: len(whole) // 2], "is no JSON"),
+        ("[]", "is no study"),
+    ):
+        path.write_text(text)
+        code, _, err = shell("bench", "generation", *few, "--clip", "lab:clip", "--out", tmp_path)
+        assert (code, said in err, str(path) in err) == (2, True, True), err
+        assert path.read_text() == text  # whatever it was, it is not written over
 
 
 def test_sets_in_files(tmp_path):

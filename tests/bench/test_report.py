@@ -9,7 +9,7 @@ import sys
 import pytest
 from PIL import Image
 
-from bench_runs import COUNTS, build, scenes
+from bench_runs import CLASSES, COUNTS, build, scenes
 from pixalign.bench.plots import plots
 from pixalign.bench.report import describe_config, duration, render_benchmark, write_report
 from pixalign.bench.spec import load_spec
@@ -346,6 +346,35 @@ def test_wrong_folders_are_told_apart(tmp_path):
     (pictures / "pictures.json").write_text("[{}]")
     with pytest.raises(ValueError, match=r"pictures\.json' is damaged"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["../../secret.png", "/secret.png", "..", "sub/x.png", 3, None])
+def test_a_list_of_pictures_embeds_none_from_elsewhere(tmp_path, file):
+    build(tmp_path, "lab-models", indices=range(2))
+    pictures = tmp_path / "lab-models--lab--embedded" / "pictures"
+    write_pictures(pictures)
+    Image.new("RGB", (40, 20), "blue").save(tmp_path / "secret.png")  # ../../secret.png
+    record = json.loads((pictures / "pictures.json").read_text())[0]
+    (pictures / "pictures.json").write_text(json.dumps([{**record, "file": file}]))
+    with pytest.raises(ValueError, match=r"pictures\.json' is damaged: .* is no plain file name"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_names_that_are_html_are_text_in_both_files(tmp_path):
+    """Of whatever a run's header may hold: its title, notes, label, rows, model and classes."""
+    evil = "<img src=x onerror=alert(1)>"
+    build(tmp_path, "lab-models", model=evil, limit=12)
+    (path,) = tmp_path.glob("*/run.json")
+    header = json.loads(path.read_text())
+    header |= {"title": evil, "notes": [evil], "label": evil, "classes": [evil, *CLASSES[1:]]}
+    header["spec"] = f"mine {evil}"
+    path.write_text(json.dumps(header))
+    write_report(tmp_path)
+    for name, shown in (("report.html", "&lt;img src=x"), ("tables.md", "&lt;img src=x")):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert "<img src=x" not in text, name
+        assert text.count(shown) >= 4, name
 
 
 def test_configs_and_durations_in_few_words():

@@ -226,6 +226,28 @@ def test_a_higher_limit_goes_on(model, small, tmp_path, quick):
         runner.run(small, others, model, tmp_path / "three", limit=6, show=False)
 
 
+def test_a_higher_limit_goes_on_where_the_order_depends_on_it(
+    model, small, tmp_path, quick, monkeypatch
+):
+    """The lab's scenes of each kind stand together, so more of them move those that were there."""
+    few, many = (open_dataset("lab", None, limit=limit) for limit in (4, 7))
+    one, two = tmp_path / "one", tmp_path / "two"
+    whole = runner.run(small, many, model, tmp_path / "all", limit=7, show=False)
+    begun = runner.run(small, few, model, one, limit=4, show=False).folder
+    killed = shutil.copytree(begun, two / begun.name)
+    Run.open(killed).merge(many.keys)  # numbered anew, and killed before the header
+    shutil.copy(begun / IMAGES, killed / "images.0.jsonl")  # was written and this one removed
+    monkeypatch.setattr(runner, "CHUNK", 1)
+    measured, append = [], Run.append
+    monkeypatch.setattr(
+        Run, "append", lambda run, rows, *a: measured.extend(rows) or append(run, rows, *a)
+    )
+    for folder in (one, two):
+        more = runner.run(small, many, model, folder, limit=7, show=False)
+        assert (more.folder / IMAGES).read_bytes() == (whole.folder / IMAGES).read_bytes()
+    assert [row.key for row in measured] == [key for key in many.keys if key not in few.keys] * 2
+
+
 def test_other_weights_of_the_same_name_do_not_mix(sd1, small, tmp_path):
     dataset, pipe = dataset_of(tmp_path, 1), copy.deepcopy(sd1)
     runner.run(small, dataset, pa.load(pipe), tmp_path, show=False)

@@ -20,11 +20,12 @@ from PIL import Image
 from torch import Tensor
 
 from pixalign.backbones import Backbone
+from pixalign.backbones.fingerprint import fingerprint
 from pixalign.backbones.locations import EMBEDDED_NAME, LAB
 from pixalign.bench.clock import Clock
 from pixalign.bench.metrics import bootstrap_weights, clip_score, interval
 from pixalign.core.checks import check_choice
-from pixalign.core.files import make_folder, slug, write_bytes, write_json
+from pixalign.core.files import make_folder, read_json, slug, write_bytes, write_json
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import device_name, versions
 from pixalign.generation.methods import GenerationMethod
@@ -68,6 +69,7 @@ def run_generation_study(
     backbone = model.backbone
     asked = {
         "model": model.name,
+        "weights": fingerprint(backbone.pipe),
         "prompts": max(map(len, sets.values())),
         "seeds": seeds,
         "steps": steps,
@@ -79,7 +81,9 @@ def run_generation_study(
     about = {"device": device_name(backbone.device), "versions": versions()}
     result: dict[str, Any] = {**asked, **about, "texts": {}, "sets": {}}
     if path.is_file():
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = _kept(path)
+        if None in (result.setdefault("weights", None), asked["weights"]):  # not known
+            asked["weights"] = result["weights"]
     for set_name, prompts in sets.items():
         known = result["texts"].setdefault(set_name, _digest(prompts))
         if result | asked != result or known != _digest(prompts):
@@ -104,12 +108,28 @@ def run_generation_study(
                 **(observe(made) if observe else {}),
             }
             shown[label] = images[::seeds][:SHOWN]
-            write_json(path, result)
+            write_json(path, result | {"sha256": _checksum(result)})
         if "plain" in shown:
             columns = {label: shown[label] for label in METHOD_ROWS if label in shown}
             titles = [prompt.text for prompt in prompts[:SHOWN]]
             write_grid(out / f"{path.stem}-{set_name}.webp", columns, titles)
     return result
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """What a study has written, if it is as it was written."""
+    result = read_json(path)
+    if not isinstance(result, dict) or not {"texts", "sets"} <= result.keys():
+        raise ValueError(f"{str(path)!r} is damaged: it is no study; move it away")
+    known = result.pop("sha256", None)  # none in files of older versions
+    if known not in (None, _checksum(result)):
+        raise ValueError(f"{str(path)!r} is damaged: its figures have changed; move it away")
+    return result
+
+
+def _checksum(result: Mapping[str, Any]) -> str:
+    text = json.dumps({**result, "sha256": None}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def rows_for(backbone: Backbone, rows: Mapping[str, Row]) -> dict[str, Row]:

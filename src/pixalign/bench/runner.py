@@ -83,9 +83,9 @@ def run(
     folder = out / f"{spec.name}--{dataset.name}--{header['model']['name']}"
     with held_alone(folder) if ours.is_main_process else nullcontext():  # the first does so for all
         if ours.is_main_process:
-            Run.start(folder, header, dataset.digest)
+            Run.start(folder, header, dataset)
         ours.wait_for_everyone()
-        run = Run.start(folder, header, dataset.digest)
+        run = Run.start(folder, header, dataset)
         done = run.done()
         ours.wait_for_everyone()  # nobody writes before everybody has read
         if save_masks:

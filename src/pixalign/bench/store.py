@@ -16,7 +16,7 @@ import re
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pixalign.bench.datasets.sample import Dataset
 from pixalign.bench.metrics import THRESHOLDS, Tally
 from pixalign.core.changes import check_unchanged
 from pixalign.core.files import read_json, write_text, writing_whole
@@ -121,23 +122,29 @@ class Run:
         cls,
         folder: Path,
         header: Mapping[str, Any],
-        digest_of: Callable[[int], str] | None = None,
+        dataset: Dataset | None = None,
     ) -> Run:
         """A new run, or the one that is there if its numbers mean the same; wording may change.
 
-        More images are the same run if those that it had come first: ``digest_of`` tells the first
-        so many apart from others.
+        More images are the same run if those that it had are those that a lower limit of the
+        ``dataset`` gives; they get the places that they have in it now.
         """
         plain = json.loads(json.dumps({"format": FORMAT, **header}))
         there = cls.open(folder).header if (folder / HEADER).is_file() else {}
         if there:
-            longer = digest_of is not None and there["images"] < plain["images"]
-            first = digest_of(there["images"]) if digest_of is not None and longer else ""
-            more = _OF_THE_COUNT if first == there["pictures"] else ()
-            same = plain | {name: there[name] for name in more}
+            kept, same = there["images"], dict(plain)
+            grown = (
+                dataset is not None
+                and kept < plain["images"]
+                and dataset.digest(kept) == there["pictures"]
+            )
+            if grown:
+                same |= {name: there[name] for name in _OF_THE_COUNT}
             if there["model"].get("weights") is None:  # of older versions
                 same["model"] = same["model"] | {"weights": None}
             check_unchanged(_deciding(there), _deciding(same), folder, "images")
+            if dataset is not None and grown and list(dataset.first(kept)) != list(range(kept)):
+                cls(folder, there).merge(dataset.keys)
             plain |= {name: there.get(name) for name in _OF_THE_START}
         if plain != there:  # words, counts: the summary reads them, the images do not
             folder.mkdir(parents=True, exist_ok=True)
@@ -192,26 +199,31 @@ class Run:
                 times.append(json.loads(line))
         return [time for time in times if isinstance(time, dict) and "seconds" in time]
 
-    def merge(self) -> None:
-        """Put the lines of all processes into one file, in the order of the dataset."""
-        if parts := self._parts():
+    def merge(self, keys: Sequence[str] = ()) -> None:
+        """Put the lines of all processes into one file, in the order of the dataset.
+
+        With the ``keys`` of another order, images get the numbers that they have there.
+        """
+        parts, numbers = self._parts(), {key: number for number, key in enumerate(keys)}
+        if parts or (numbers and (self.folder / IMAGES).is_file()):
             with writing_whole(self.folder / IMAGES) as file:
-                file.writelines(self._in_order())
+                file.writelines(self._in_order(numbers))
             for part in parts:
                 part.unlink()
 
-    def _in_order(self) -> Iterator[bytes]:
-        """The lines of all files, one at a time."""
-        places = sorted(self._places().items())
+    def _in_order(self, numbers: Mapping[str, int] | None = None) -> Iterator[bytes]:
+        """The lines of all files, one at a time; in the order of other numbers, with these."""
+        places = sorted(self._places(numbers).items())
         with ExitStack() as stack:
             paths = {path for _, (path, _) in places}
             files = {path: stack.enter_context(path.open("rb")) for path in paths}
-            for _, (path, start) in places:
+            for number, (path, start) in places:
                 files[path].seek(start)
-                yield files[path].readline()
+                line = files[path].readline()
+                yield _numbered(line, number) if numbers else line
 
-    def _places(self) -> dict[int, tuple[Path, int]]:
-        """Of each image the file that has it, and where its line starts.
+    def _places(self, numbers: Mapping[str, int] | None = None) -> dict[int, tuple[Path, int]]:
+        """Of each image the file that has it, and where its line starts; with ``numbers`` by key.
 
         Lines that have changed since they were written do not count: their images are done again.
         """
@@ -221,7 +233,8 @@ class Run:
             for line in _whole_lines(path):
                 begins = _INDEX.match(line)
                 if begins is not None and _is_whole(line):
-                    places.setdefault(int(begins[1]), (path, start))
+                    number = numbers[json.loads(line)["key"]] if numbers else int(begins[1])
+                    places.setdefault(number, (path, start))
                 else:
                     warnings.warn(
                         f"{str(path)!r} is damaged: a line has changed; its image is done again",
@@ -270,6 +283,12 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 def _checked(line: str) -> str:
     """A line of JSON with its own checksum at its end."""
     return f'{line[:-1]},"crc32":"{zlib.crc32(line.encode()):08x}"}}\n'
+
+
+def _numbered(line: bytes, number: int) -> bytes:
+    """A line of an image under another number."""
+    plain = _INDEX.sub(b'{"index":%d,' % number, _PROOF.sub(b"}", line)).rstrip(b"\n")
+    return _checked(plain.decode()).encode()
 
 
 def _is_whole(line: bytes) -> bool:

@@ -150,16 +150,17 @@ def warnings(result: Result) -> list[str]:
 def markdown(table: Table) -> str:
     """A table as Markdown."""
     written = [
-        "| " + " | ".join(_plain(text) for text in line) + " |"
+        "| " + " | ".join(_plain(text).replace("|", "\\|") for text in line) + " |"
         for line in (table.head, *table.rows)
     ]
     written.insert(1, "|" + "---|" * len(table.head))
-    return "\n".join([f"{table.title}:", "", *written, *(f"\n{note}" for note in table.notes)])
+    notes = (f"\n{_plain(note)}" for note in table.notes)
+    return "\n".join([f"{_plain(table.title)}:", "", *written, *notes])
 
 
 def _plain(text: str) -> str:
-    """A cell in which names are no Markdown of columns and no HTML."""
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    """A text in which nothing is HTML."""
+    return text.replace("<", "&lt;")
 
 
 def markdown_page(results: Sequence[Result], level: int = 2) -> str:
@@ -167,11 +168,13 @@ def markdown_page(results: Sequence[Result], level: int = 2) -> str:
     parts = []
     for grid in result_grids(results):
         about = grid.any
-        heading = f"{'#' * level} {about['title']}"
-        source = "" if about["label"] == OURS else f", {about['label']} in the paper"
-        parts.append(f"{heading}\n\n`{about['spec']}`{source}.")
+        heading = f"{'#' * level} {_plain(about['title'])}"
+        source = "" if about["label"] == OURS else f", {_plain(about['label'])} in the paper"
+        parts.append(f"{heading}\n\n`{_plain(about['spec'])}`{source}.")
         parts += [markdown(table) for table in result_tables(grid)]
-        parts += ["\n".join(f"- {note}" for note in about["notes"])] if about["notes"] else []
+        parts += (
+            ["\n".join(f"- {_plain(note)}" for note in about["notes"])] if about["notes"] else []
+        )
     return "\n\n".join(parts) + "\n" if parts else ""
 
 

@@ -366,6 +366,14 @@ def test_lab_toy_turns_one_dial_at_a_time():
     assert len(open_dataset("lab-toy", None)) == 60 * 17
 
 
+@pytest.mark.parametrize(("name", "count"), [("lab", 4), ("lab-phrases", 11), ("lab-toy", 2)])
+def test_lab_knows_what_a_lower_limit_has(name, count):
+    few, many = (open_dataset(name, None, limit=limit) for limit in (count, 3 * count))
+    assert [many.keys[place] for place in many.first(len(few))] == list(few.keys)
+    assert many.keys[: len(few)] != few.keys
+    assert many.digest(len(few)) == few.digest() != many.digest()
+
+
 def test_lab_is_checked_like_the_others():
     found = check(open_dataset("lab", None, limit=9))
     assert (found.images, found.heights, found.ignored, found.empty) == (9, (128, 128), 0, 0)

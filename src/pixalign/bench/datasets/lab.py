@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +32,7 @@ class SceneDataset(Dataset):
     classes: tuple[str, ...] = field(default_factory=class_names)
     masks_from: str = "drawn"
     scenes: SceneBatch
+    keys_of: Callable[[int], Sequence[str]]  # those of a dataset of so many scenes
     described: bool = False  # whether samples carry phrases
     groups: tuple[str, ...] = ()
     _painted: dict[int, tuple[np.ndarray, ...]] = field(default_factory=dict, repr=False)
@@ -53,6 +54,11 @@ class SceneDataset(Dataset):
     def truth(self, index: int) -> np.ndarray:
         """uint8 [128, 128]."""
         return self._scene(index)[2]
+
+    def first(self, count: int) -> Sequence[int]:
+        """Fewer scenes are among these, in the order of their own keys."""
+        places = {key: place for place, key in enumerate(self.keys)}
+        return [places[key] for key in self.keys_of(count)]
 
     def counts(self) -> Mapping[str, float]:
         """Each class's share of the training objects."""
@@ -79,9 +85,18 @@ def open_lab(name: str, split: str, limit: int | None) -> Dataset:
     In "lab-phrases" each class has a phrase with its number, size and colour.
     """
     count = limit or COUNT
-    keys = tuple(f"scene-{number:06d}" for number in scene_numbers(count))
-    scenes, described = draw_scenes(split, count), name == "lab-phrases"
-    return SceneDataset(name=name, split=split, keys=keys, scenes=scenes, described=described)
+    return SceneDataset(
+        name=name,
+        split=split,
+        keys=_scene_keys(count),
+        keys_of=_scene_keys,
+        scenes=draw_scenes(split, count),
+        described=name == "lab-phrases",
+    )
+
+
+def _scene_keys(count: int) -> tuple[str, ...]:
+    return tuple(f"scene-{number:06d}" for number in scene_numbers(count))
 
 
 def open_lab_toy(split: str, limit: int | None) -> Dataset:
@@ -92,11 +107,16 @@ def open_lab_toy(split: str, limit: int | None) -> Dataset:
     count = limit or TOY_COUNT
     settings = {BASE: (DIALS[0], 0.0)}
     settings |= {f"{dial}={level:g}": (dial, level) for dial in DIALS for level in LEVELS}
-    named = [(group, index) for group in settings for index in range(count)]
+
+    def keys_of(scenes: int) -> tuple[str, ...]:
+        each = range(scenes // len(settings))
+        return tuple(f"{group}-{index:06d}" for group in settings for index in each)
+
     return SceneDataset(
         name="lab-toy",
         split=split,
-        keys=tuple(f"{group}-{index:06d}" for group, index in named),
+        keys=keys_of(len(settings) * count),
+        keys_of=keys_of,
         scenes=concatenate([stress(*setting, 0, count) for setting in settings.values()]),
-        groups=tuple(group for group, _ in named),
+        groups=tuple(group for group in settings for _ in range(count)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -81,10 +81,15 @@ class Dataset(ABC):
         """What tells a sample from another dataset's of the same key."""
         return self.keys[index]
 
+    def first(self, count: int) -> Sequence[int]:
+        """Where the samples stand that a lower limit, which gives so many, would have."""
+        return range(count)
+
     def digest(self, count: int | None = None) -> str:
-        """SHA-256 in hexadecimal of all samples' marks, or the first so many's: another for other
+        """SHA-256 in hexadecimal of all samples' marks, or of those of `first`: another for other
         pictures."""
-        marks = "".join(f"{self.mark(index)}\n" for index in range(len(self))[:count])
+        indices = range(len(self)) if count is None else self.first(count)
+        marks = "".join(f"{self.mark(index)}\n" for index in indices)
         return hashlib.sha256(marks.encode()).hexdigest()
 
     def counts(self) -> Mapping[str, float] | None:
