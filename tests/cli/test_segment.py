@@ -305,4 +305,18 @@ def test_classes_that_the_small_models_have_never_seen_are_told():
     assert notes[0].startswith("'hot dogs' is none of the 111 classes it knows (such as hot dog")
     assert notes[1] == "'qwertz' is none of the 111 classes it knows"
     assert "scenes of emoji only" in notes[2]
-    assert vocabulary_notes("a/model", [Phrase("xylophone")]) == []
+    assert vocabulary_notes("a/model", [Phrase("xylophone")], [(3000, 4000)]) == []
+
+
+def test_large_pictures_are_told_that_the_small_models_know_scenes(shell, tmp_path):
+    known = [Phrase("taco")]
+    assert vocabulary_notes(None, known, [(256, 256), (512, 40)]) == []
+    notes = vocabulary_notes(None, known, [(128, 128), (3000, 4000), (900, 900)])
+    assert notes[0] == "a picture of 4000 by 3000 pixels may be a photograph"
+    assert "scenes of emoji only" in notes[1]
+    tiny.photo(600, 90).save(tmp_path / "photo.png")
+    few = ("--gamma", 0, "--device", "cpu", "--out", tmp_path / "out")
+    code, _, err = shell("segment", tmp_path / "photo.png", "taco", "--preset", "fast", *few)
+    assert code == 0, err
+    assert "warning: a picture of 600 by 90 pixels may be a photograph\n" in err
+    assert "--model takes a model for photographs" in err

@@ -6,6 +6,7 @@ tells numbers. The seed of an input is its number, so what fails is run again.
 
 import json
 import os
+import shutil
 import signal
 import warnings
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from mutations import VALUES, changed, damaged, damaged_copy
 from PIL import Image
 
@@ -23,6 +25,7 @@ import tiny
 import trees
 from bench_folder import dataset_of
 from helpers import small
+from label_folders import QUICK, contents, label, write_pictures
 from pixalign.alignment.saved import load_alignment
 from pixalign.backbones.locations import read_settings
 from pixalign.bench import runner
@@ -39,7 +42,9 @@ from pixalign.core.values import Phrase
 from pixalign.editing.cache import InversionCache
 from pixalign.editing.inversion import Inversion
 from pixalign.generation.prompt_sets import read_attend_excite
+from pixalign.labelling.backend import Backend, create_app
 from pixalign.labelling.classes import read_classes
+from pixalign.labelling.formats.label_studio import labelling_interface
 from pixalign.pictures.reading import read_image, upright_size
 from pixalign.text.entities import given_entities, read_non_entities
 from pixalign.text.pairing import pair
@@ -357,3 +362,46 @@ def test_models(tmp_path):
     refused = fuzz(work, max(6, COUNT // 10))
     assert refused > 0
     assert Path(whole / "model_index.json").is_file()
+
+
+def test_label_runs(tmp_path):
+    """Shards, manifest and header of a folder's labels, damaged: refused, or labelled as before."""
+    model, folder = pa.load(small("sd1")), write_pictures(tmp_path / "pictures", 3)
+    known = contents(label(model, folder, tmp_path / "out").finished)
+
+    def work(rng):
+        out = tmp_path / "copy"
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(tmp_path / "out", out)
+        damaged_copy(rng, tmp_path / "out" / "run", tmp_path / "run")
+        shutil.rmtree(out / "run")
+        (tmp_path / "run").rename(out / "run")
+        assert contents(label(model, folder, out).finished) == known
+
+    fuzz(work, COUNT)
+
+
+def test_label_studio_requests(tmp_path):
+    """Bodies that Label Studio would not send: an answer below 500 with a sentence."""
+    (root := tmp_path / "root").mkdir()
+    tiny.photo(24, 24).save(root / "a.png")
+    backend = Backend(lambda: pa.load(small("sd1")), version="tiny", root=root, config=QUICK)
+    image = "/data/local-files/?d=a.png"
+    whole = {
+        "tasks": [{"id": 1, "data": {"image": image}}],
+        "label_config": labelling_interface(("dog", "cat")),
+        "project": "3.1",
+        "schema": labelling_interface(("dog", "cat")),
+    }
+
+    def work(rng):
+        path = rng.choice(["/predict", "/setup", "/webhook"])
+        text = json.dumps(changed(rng, whole)).encode()
+        body = damaged(rng, text) if rng.random() < 0.5 else text
+        answer = client.post(path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code < 500, (path, body, answer.text)
+        assert "Traceback" not in answer.text
+
+    with TestClient(create_app(backend), base_url="http://127.0.0.1:8000") as client:
+        assert client.post("/predict", json=whole).status_code == 200
+        fuzz(work, 3 * COUNT)

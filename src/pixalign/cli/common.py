@@ -15,8 +15,10 @@ import typer
 
 from pixalign.backbones.load import DTYPES
 from pixalign.core import batching
-from pixalign.core.values import Phrase
+from pixalign.core.values import Phrase, Size
 from pixalign.text.prompts import occurrences_of
+
+_SCENE_SIDE = 512  # pixels; scenes are shown at 128 to 256
 
 
 def option(help: str, *names: str, **about: Any) -> Any:
@@ -94,8 +96,13 @@ def load_model(
     return load(model, device=device, progress=progress, **options)
 
 
-def vocabulary_notes(model: str | None, phrases: Iterable[Phrase]) -> list[str]:
-    """What to say of classes that the embedded model, or another of the lab, has never seen."""
+def vocabulary_notes(
+    model: str | None, phrases: Iterable[Phrase], sizes: Iterable[Size] = ()
+) -> list[str]:
+    """What to say of classes that the embedded model, or another of the lab, has never seen.
+
+    With ``sizes`` of pictures, also of those that are larger than any scene that it knows.
+    """
     from pixalign.backbones.locations import LAB
     from pixalign.scenes.atlas import class_names
 
@@ -107,6 +114,9 @@ def vocabulary_notes(model: str | None, phrases: Iterable[Phrase]) -> list[str]:
             close = get_close_matches(phrase.name.lower(), known, 3, 0.6)
             hint = f" (such as {', '.join(close)})" if close else ""
             notes.append(f"{phrase.name!r} is none of the {len(known)} classes it knows{hint}")
+    large = next((size for size in sizes if max(size) > _SCENE_SIDE), None)
+    if large is not None:
+        notes.append(f"a picture of {large[1]} by {large[0]} pixels may be a photograph")
     if notes:
         about = "the small model knows scenes of emoji only; `pixalign classes scenes` lists them"
         notes.append(f"{about}, and --model takes a model for photographs")

@@ -19,7 +19,7 @@ from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
 from pixalign.core.files import check_folder, readable
 from pixalign.core.values import Phrase
 from pixalign.methods import METHODS, method_of
-from pixalign.pictures.reading import SUFFIXES, read_image
+from pixalign.pictures.reading import SUFFIXES, read_image, upright_size
 from pixalign.text.prompts import locate, typed_classes
 
 _METHOD = one_of(name for name, kind in METHODS.items() if not kind.supervised)
@@ -87,7 +87,8 @@ def segment(
     folders = {} if json_ and out is None else dict(enumerate(_folders(images, out)))
     for folder in folders.values():
         check_folder(folder)
-    common.print_warnings(common.vocabulary_notes(model, phrases))
+    sizes = [upright_size(Path(image)) for image in images]
+    common.print_warnings(common.vocabulary_notes(model, phrases, sizes))
     how = (device, dtype, batch_size, memory)
     loaded = common.load_model(model, *how, settings=settings)
     asked = {"config": config, "caption": caption, "seed": seed, "options": options}
