@@ -315,8 +315,8 @@ def test_large_pictures_are_told_that_the_small_models_know_scenes(shell, tmp_pa
     assert notes[0] == "a picture of 4000 by 3000 pixels may be a photograph"
     assert "scenes of emoji only" in notes[1]
     tiny.photo(600, 90).save(tmp_path / "photo.png")
-    few = ("--gamma", 0, "--device", "cpu", "--out", tmp_path / "out")
-    code, _, err = shell("segment", tmp_path / "photo.png", "taco", "--preset", "fast", *few)
+    few = ("--method", "attention", "--device", "cpu", "--out", tmp_path / "out")
+    code, _, err = shell("segment", tmp_path / "photo.png", "taco", *few)
     assert code == 0, err
     assert "warning: a picture of 600 by 90 pixels may be a photograph\n" in err
     assert "--model takes a model for photographs" in err
