@@ -26,8 +26,10 @@ def test_guidance_is_added_exactly():
 
 def test_a_line_for_each_guidance(sd1_folder, capsys):
     """On one scene and random weights; attention is read without it."""
-    guidance.main(["--model", str(sd1_folder), "--scenes", "1", "--device", "cpu"])
-    plain, built_in = capsys.readouterr().out.splitlines()
+    model = str(sd1_folder)
+    guidance.main(["--model", model, "--scenes", "1", "--device", "cpu", "--distilled", model])
+    plain, built_in, distilled = capsys.readouterr().out.splitlines()
+    assert distilled == plain.replace("guidance 1:", "distilled, answers with guidance 1.00:")
     rows = [dict(re.findall(r"(?:: |, )([a-z, ]+?) ([\d.]+)", line)) for line in (plain, built_in)]
     assert set(rows[0]) == {"attention", "elbo", "dense", "dense, error form"}
     assert plain.startswith("guidance 1: ")
