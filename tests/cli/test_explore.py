@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 
 import pytest
 
@@ -37,7 +38,9 @@ def test_a_taken_port_is_told(shell):
 def test_it_serves_until_it_is_stopped(sd1_folder):
     command = [sys.executable, "-u", "-m", "pixalign", "explore", "--no-browser", "--port", "0"]
     command += ["--model", str(sd1_folder), "--token", "a-token-that-is-long"]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background is deaf
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = subprocess.Popen(command, preexec_fn=heard, **pipes)
     try:
         line = started.stdout.readline()
         assert line.startswith("open http://127.0.0.1:")

@@ -9,6 +9,10 @@ import pytest
 import yaml
 
 from documents import NOT_RUN, ROOT, SHELLS, blocks, check_options, commands, loader, ours, tokens
+from pixalign.backbones.load import FAMILIES
+from pixalign.bench.datasets import DATASETS
+from pixalign.labelling.formats import FORMATS
+from pixalign.methods import METHODS
 from pixalign.scenes import demo
 from pixalign.scenes.labelled import labelled_scenes
 from pixalign.scenes.sample import sample_scenes
@@ -54,7 +58,11 @@ def desk(files, tmp_path, monkeypatch):
     monkeypatch.setattr("pixalign.model.load", loader(quick=True))
     monkeypatch.setitem(demo.demo.__kwdefaults__, "scenes", 1)
     matplotlib.use("Agg")
-    return tmp_path
+    kept = [(registry, dict(registry)) for registry in (METHODS, DATASETS, FAMILIES, FORMATS)]
+    yield tmp_path
+    for registry, entries in kept:  # pages add to them
+        registry.clear()
+        registry.update(entries)
 
 
 def run_page(page, shell):

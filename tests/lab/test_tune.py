@@ -26,9 +26,9 @@ def test_chosen_settings_hold_on_their_scenes(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "AlignConfig", lambda **options: AlignConfig(**FEW, **options))
     monkeypatch.setattr(tuning, "RANGES", ((0.0, 0.1), (0.0, 0.2)))
     monkeypatch.setattr(tuning, "WEIGHTS", (0.0, 1.0))
-    monkeypatch.setattr(tuning, "GAMMAS", (1.5, 3.0))
+    monkeypatch.setattr(tuning.fitting, "STRENGTHS", (1.5, 3.0))
     monkeypatch.setattr(tuning, "_ROUNDS", 1)
-    monkeypatch.setattr(tuning, "METHODS_TUNED", ("attention", "elbo", "dense"))
+    monkeypatch.setattr(tuning.fitting, "FITTED", ("attention", "elbo", "dense"))
     found = tuning.tune_model(folder, 3, "cpu", show=False)
     json.dumps(found, allow_nan=False)
     assert found["scenes"] == 3

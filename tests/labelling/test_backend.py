@@ -12,8 +12,7 @@ import uvicorn
 import pixalign as pa
 import tiny
 from helpers import small
-from labelling.test_formats import read_brush
-from labelling.test_label_config import POLYGONS
+from labelling_runs import POLYGONS, read_brush
 from pixalign.config import AlignConfig
 from pixalign.labelling.backend import Backend, create_app
 from pixalign.labelling.formats.label_studio import labelling_interface

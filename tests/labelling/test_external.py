@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from labelling.runs import Run, labelled
+from labelling_runs import Run, labelled
 from pixalign.labelling.formats import write_format
 from random_masks import smooth_mask
 

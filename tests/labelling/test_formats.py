@@ -15,7 +15,7 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 from scipy import ndimage
 
-from labelling.runs import CLASSES, Run, a_run, labelled
+from labelling_runs import CLASSES, Run, a_run, labelled, read_brush
 from pixalign.labelling.formats import FORMATS, brush, check_formats, write_format
 from pixalign.pictures.coco import compressed_runs, run_lengths
 from pixalign.pictures.segments import find_segments
@@ -50,27 +50,6 @@ def test_runs_are_pycocotools(mask):
         region = np.asfortranarray(numbers == segment.number).astype(np.uint8)
         packed = compressed_runs(run_lengths(numbers, segment), mask.shape)
         assert packed["counts"].encode() == coco_mask.encode(region)["counts"]
-
-
-def read_brush(packed):
-    """rle-pack's own words, bit by bit."""
-    bits = "".join(f"{byte:08b}" for byte in packed)
-    place = 0
-
-    def read(count):
-        nonlocal place
-        place += count
-        return int(bits[place - count : place], 2)
-
-    total, word = read(32), read(5) + 1
-    sizes = [read(4) + 1 for _ in range(4)]
-    values = []
-    while len(values) < total:
-        same = read(1)
-        count = read(sizes[read(2)]) + 1
-        values += [read(word)] * count if same else [read(word) for _ in range(count)]
-    assert len(bits) - place < 8
-    return np.array(values)
 
 
 @given(masks(classes=1, side=40))

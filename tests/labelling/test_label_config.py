@@ -2,20 +2,10 @@
 
 import pytest
 
+from labelling_runs import POLYGONS
 from pixalign.core.values import Phrase
 from pixalign.labelling.formats.label_studio import labelling_interface
 from pixalign.labelling.label_config import LabelConfig, read_label_config
-
-POLYGONS = """<View>
-  <!-- as people write it -->
-  <Header value="Draw"/>
-  <Image name="img" value="$photo"/>
-  <Choices name="c" toName="img"><Choice value="x"/></Choices>
-  <RectangleLabels name="box" toName="img"><Label value="dog"/></RectangleLabels>
-  <PolygonLabels name="poly" toName="img">
-    <Label value="dog" predicted_values="a golden dog"/><Label value="cat"/><Label value=""/>
-  </PolygonLabels>
-</View>"""
 
 
 def test_our_own_interface():

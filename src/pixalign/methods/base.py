@@ -66,7 +66,10 @@ class Method(ABC):
     @classmethod
     def check_options(cls, options: Iterable[str], what: str = "") -> None:
         """Refuse options, by name, that the constructor does not take."""
-        _, *known = inspect.signature(cls).parameters
+        parameters = inspect.signature(cls).parameters
+        _, *known = parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return  # the constructor says so itself
         for name in options:
             if not known:
                 raise ValueError(f"{cls.name} takes no options; {name!r} is given")

@@ -10,6 +10,17 @@ from pixalign.labelling.records import LabelledPicture
 from pixalign.pictures.segments import find_segments
 from random_masks import smooth_mask
 
+POLYGONS = """<View>
+  <!-- as people write it -->
+  <Header value="Draw"/>
+  <Image name="img" value="$photo"/>
+  <Choices name="c" toName="img"><Choice value="x"/></Choices>
+  <RectangleLabels name="box" toName="img"><Label value="dog"/></RectangleLabels>
+  <PolygonLabels name="poly" toName="img">
+    <Label value="dog" predicted_values="a golden dog"/><Label value="cat"/><Label value=""/>
+  </PolygonLabels>
+</View>"""
+
 CLASSES = ("dog", 'hot "dog" & <co>', "traffic light")
 
 
@@ -51,3 +62,24 @@ def a_run(folder, size=(48, 64), **options):
     return Run(
         [labelled(folder / "photos", k, m, **options) for k, m in zip(keys, masks, strict=True)]
     )
+
+
+def read_brush(packed):
+    """rle-pack's own words, bit by bit."""
+    bits = "".join(f"{byte:08b}" for byte in packed)
+    place = 0
+
+    def read(count):
+        nonlocal place
+        place += count
+        return int(bits[place - count : place], 2)
+
+    total, word = read(32), read(5) + 1
+    sizes = [read(4) + 1 for _ in range(4)]
+    values = []
+    while len(values) < total:
+        same = read(1)
+        count = read(sizes[read(2)]) + 1
+        values += [read(word)] * count if same else [read(word) for _ in range(count)]
+    assert len(bits) - place < 8
+    return np.array(values)
