@@ -5,18 +5,13 @@ tells numbers. The seed of an input is its number, so what fails is run again.
 """
 
 import json
-import os
-import shutil
-import signal
-import warnings
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
 import torch
-from fastapi.testclient import TestClient
+from fuzzing import COUNT, DOCUMENTED, fuzz
 from mutations import VALUES, changed, damaged, damaged_copy
 from PIL import Image
 
@@ -25,7 +20,6 @@ import tiny
 import trees
 from bench_folder import dataset_of
 from helpers import small
-from label_folders import QUICK, contents, label, write_pictures
 from pixalign.alignment.saved import load_alignment
 from pixalign.backbones.locations import read_settings
 from pixalign.bench import runner
@@ -42,56 +36,18 @@ from pixalign.core.values import Phrase
 from pixalign.editing.cache import InversionCache
 from pixalign.editing.inversion import Inversion
 from pixalign.generation.prompt_sets import read_attend_excite
-from pixalign.labelling.backend import Backend, create_app
 from pixalign.labelling.classes import read_classes
-from pixalign.labelling.formats.label_studio import labelling_interface
 from pixalign.pictures.reading import read_image, upright_size
 from pixalign.text.entities import given_entities, read_non_entities
 from pixalign.text.pairing import pair
 from pixalign.text.prompts import as_phrases, typed_classes
 
 pytestmark = pytest.mark.fuzz
-COUNT = int(os.environ.get("PIXALIGN_FUZZ", "20"))
-DOCUMENTED = (ValueError, OSError)
-SECONDS = 20  # of one input
 _TEXTS = (
     "dog", "hot dog", "a red car", "", " ", "é", "日本語", "💥" * 30, "a" * 3000, "\x00", "\ud800",
     "=", "a,b", "dog=", "=dog", "{}", "{0}", "\n", "DOG", "the", "../../x", "<b>", "%s",
     "dog " * 60,
 )  # fmt: skip
-
-
-@contextmanager
-def in_time():
-    def stop(*arguments):
-        raise AssertionError(f"it took more than {SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def fuzz(work, count=COUNT, first=0):
-    """Call ``work`` with so many generators; nothing but what is documented may be raised."""
-    refused = 0
-    for seed in range(first, first + count):
-        said = "nothing is wrong"
-        with warnings.catch_warnings(), in_time():
-            warnings.simplefilter("ignore")
-            try:
-                work(Random(seed))
-            except DOCUMENTED as error:
-                refused += 1
-                said = str(error)
-            except Exception as error:
-                raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
-        assert 0 < len(said) < 5000, f"seed {seed}: an error of {len(said)} letters"
-    print(f" {count} inputs, {refused} refused", end=" ")  # seen with -sv
-    return refused
 
 
 def said_by(work, *arguments):
@@ -362,46 +318,3 @@ def test_models(tmp_path):
     refused = fuzz(work, max(6, COUNT // 10))
     assert refused > 0
     assert Path(whole / "model_index.json").is_file()
-
-
-def test_label_runs(tmp_path):
-    """Shards, manifest and header of a folder's labels, damaged: refused, or labelled as before."""
-    model, folder = pa.load(small("sd1")), write_pictures(tmp_path / "pictures", 3)
-    known = contents(label(model, folder, tmp_path / "out").finished)
-
-    def work(rng):
-        out = tmp_path / "copy"
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(tmp_path / "out", out)
-        damaged_copy(rng, tmp_path / "out" / "run", tmp_path / "run")
-        shutil.rmtree(out / "run")
-        (tmp_path / "run").rename(out / "run")
-        assert contents(label(model, folder, out).finished) == known
-
-    fuzz(work, COUNT)
-
-
-def test_label_studio_requests(tmp_path):
-    """Bodies that Label Studio would not send: an answer below 500 with a sentence."""
-    (root := tmp_path / "root").mkdir()
-    tiny.photo(24, 24).save(root / "a.png")
-    backend = Backend(lambda: pa.load(small("sd1")), version="tiny", root=root, config=QUICK)
-    image = "/data/local-files/?d=a.png"
-    whole = {
-        "tasks": [{"id": 1, "data": {"image": image}}],
-        "label_config": labelling_interface(("dog", "cat")),
-        "project": "3.1",
-        "schema": labelling_interface(("dog", "cat")),
-    }
-
-    def work(rng):
-        path = rng.choice(["/predict", "/setup", "/webhook"])
-        text = json.dumps(changed(rng, whole)).encode()
-        body = damaged(rng, text) if rng.random() < 0.5 else text
-        answer = client.post(path, content=body, headers={"content-type": "application/json"})
-        assert answer.status_code < 500, (path, body, answer.text)
-        assert "Traceback" not in answer.text
-
-    with TestClient(create_app(backend), base_url="http://127.0.0.1:8000") as client:
-        assert client.post("/predict", json=whole).status_code == 200
-        fuzz(work, 3 * COUNT)

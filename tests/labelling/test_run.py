@@ -139,6 +139,35 @@ def test_a_damaged_shard_is_made_anew(model, folder, tmp_path):
     assert label(model, folder, out).summary["damaged_shards"] == []
 
 
+def test_what_is_no_file_among_the_shards_is_not_read(model, folder, tmp_path):
+    """A device has no end, and a folder no bytes."""
+    out = tmp_path / "out"
+    first = label(model, folder, out)
+    (shard,) = (out / "run/shards").iterdir()
+    shard.unlink()
+    shard.symlink_to("/dev/zero")
+    again = label(model, folder, out)
+    assert again.summary["damaged_shards"] == [shard.name]
+    assert contents(again.finished) == contents(first.finished)
+    assert shard.is_file()
+    (out / "run/run.json").unlink()
+    (out / "run/run.json").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"run\.json' is damaged: .* no ordinary file"):
+        label(model, folder, out)
+
+
+def test_an_altered_manifest_is_not_believed(model, folder, tmp_path):
+    out = tmp_path / "out"
+    first = label(model, folder, out)
+    path = out / "run" / "pictures.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records[1]["size"] = [8, 8]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    again = label(model, folder, out)
+    assert contents(again.finished) == contents(first.finished)
+    assert json.loads(path.read_text().splitlines()[1])["size"] == [32, 40]
+
+
 def test_bad_pictures_are_reported_and_tried_again(model, folder, tmp_path):
     out = tmp_path / "out"
     noise_png(folder / "00b.png")

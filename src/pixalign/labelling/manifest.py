@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Container, Iterable, Sequence
+import zlib
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pixalign.alignment.request import SizesSeen
 from pixalign.core.ahead import read_ahead
-from pixalign.core.files import readable, write_text
+from pixalign.core.files import read_text, readable, write_text
 from pixalign.core.progress import Progress
 from pixalign.core.values import Phrase, Size
 from pixalign.pictures.reading import SUFFIXES, upright_size
@@ -146,7 +148,8 @@ def read_pictures(paths: dict[str, Path], manifest: Path, show: bool) -> list[Pi
         for picture in found:
             pictures.append(picture)
             progress.advance(1)
-    lines = (json.dumps(asdict(p) | {"path": os.fsdecode(p.path)}) + "\n" for p in pictures)
+    records = ({**asdict(picture), "path": os.fsdecode(picture.path)} for picture in pictures)
+    lines = (json.dumps({**record, "crc32": _checksum(record)}) + "\n" for record in records)
     write_text(manifest, "".join(lines))
     return pictures
 
@@ -164,12 +167,18 @@ def _read(key: str, path: Path) -> Picture:
 
 
 def _known(manifest: Path) -> dict[str, Picture]:
-    """Pictures of an earlier run; a manifest that is damaged knows none."""
+    """Pictures of an earlier run, up to the first line that has changed since it was written."""
     known = {}
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        for line in manifest.read_text(encoding="utf-8").splitlines():
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        for line in read_text(manifest).splitlines():
             record = json.loads(line)
+            if record.pop("crc32") != _checksum(record):
+                break
             height, width = record["size"]
             record |= {"path": Path(record["path"]), "size": (height, width)}
             known[record["key"]] = Picture(**record)
     return known
+
+
+def _checksum(record: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(record).encode())

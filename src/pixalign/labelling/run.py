@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pixalign.config import AlignConfig
 from pixalign.core.changes import check_unchanged
-from pixalign.core.files import held_alone, make_folder, write_json, write_text
+from pixalign.core.files import held_alone, make_folder, read_json, write_json, write_text
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
@@ -225,11 +225,13 @@ def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
 
 def _start(path: Path, header: Mapping[str, Any]) -> None:
     """Note what the labels depend on, or see that it is as it was."""
-    if not path.is_file():
+    if not path.exists():
         write_text(path, json.dumps(header, indent=1) + "\n")
         return
     try:
-        there = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        there = read_json(path)
+        if not isinstance(there, dict):
+            raise ValueError("it is no object")
+    except (OSError, ValueError) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}") from error
     check_unchanged(there, header, path.parent.parent, "labels")

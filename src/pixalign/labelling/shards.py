@@ -61,8 +61,8 @@ class Shards:
         self.places: dict[str, tuple[Path, int]] = {}
         self.damaged: list[str] = []
         for path in sorted(folder.glob("*.npz")):
-            name, data = _NAME.fullmatch(path.name), path.read_bytes()
-            if name is None or hashlib.sha256(data).hexdigest()[:16] != name[1]:
+            name = _NAME.fullmatch(path.name) if path.is_file() else None  # a device has no end
+            if name is None or hashlib.sha256(path.read_bytes()).hexdigest()[:16] != name[1]:
                 self.damaged.append(path.name)
                 continue
             for place, record in enumerate(_records(path)):
