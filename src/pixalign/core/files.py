@@ -55,7 +55,7 @@ def writing_folder(folder: str | os.PathLike[str]) -> Iterator[tuple[Path, Path]
     there = final.is_dir()
     beside = final if there else final.parent
     beside.mkdir(parents=True, exist_ok=True)
-    _sweep(beside)
+    sweep(beside)
     temporary = beside / f".{final.name or 'files'}.{uuid.uuid4().hex}"
     temporary.mkdir()
     try:
@@ -69,12 +69,15 @@ def writing_folder(folder: str | os.PathLike[str]) -> Iterator[tuple[Path, Path]
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what a kill has left unfinished in a folder, an hour ago or more."""
+def sweep(folder: Path, older: float = _LEFT) -> None:
+    """Remove what a kill has left unfinished in a folder, so many seconds ago or more.
+
+    0 is for a folder that nobody else writes to.
+    """
     for entry in os.scandir(folder):
         if _UNFINISHED.fullmatch(entry.name):
             with suppress(OSError):
-                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _LEFT:
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime < older:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path)
@@ -173,7 +176,7 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     """An existing or new folder; never emptied."""
     path = check_folder(folder)
     path.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
+    sweep(path)
     return path
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pixalign.config import AlignConfig
 from pixalign.core.changes import check_unchanged
-from pixalign.core.files import held_alone, make_folder, read_json, write_json, write_text
+from pixalign.core.files import held_alone, make_folder, read_json, sweep, write_json, write_text
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
@@ -172,8 +172,8 @@ def label_folder(
         header = request.header(facts)
         _start(state / HEADER, header)
         job = Job(request.config, request.candidates, make_folder(state / SHARDS))
-        for leftover in job.shards.glob(".*.npz.*"):  # of a process that was killed while it wrote
-            leftover.unlink()
+        for folder in (out, state, job.shards):  # nobody else writes there now
+            sweep(folder, older=0)
         items = request.items(out, show)
         before = Shards(job.shards)
         todo = units(items, facts.sizes, request.config.resize, before)

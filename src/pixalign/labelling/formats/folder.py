@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from pixalign.core.files import make_folder, write_bytes
+from pixalign.core.files import make_folder, sweep, write_bytes
 from pixalign.pictures.polygons import Outlines
 
 
 class FormatFolder:
     """The folder of a format. Files of an earlier run that this one did not write go at the end.
 
-    Which those are stands in a list beside them; nothing else is ever removed.
+    Which those are stands in a list beside them. Nothing else is ever removed but what a kill left
+    half written.
     """
 
     LIST = ".written-by-pixalign"
@@ -50,7 +51,7 @@ class FormatFolder:
     def add_picture(self, name: str, picture: Path) -> None:
         """A picture under another name: a second name of the same file if possible, else a copy."""
         target = self.file(name)
-        temporary = target.with_name(f".{uuid.uuid4().hex}")
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         try:
             try:
                 os.link(picture.resolve(), temporary)
@@ -61,7 +62,7 @@ class FormatFolder:
             temporary.unlink(missing_ok=True)  # two names of one file are left by `replace`
 
     def finish(self) -> None:
-        """Remove what an earlier run wrote and this one did not."""
+        """Remove what an earlier run wrote and this one did not, or left unfinished."""
         listed = self._path / self.LIST
         earlier: set[str] = set()
         with suppress(FileNotFoundError):
@@ -71,6 +72,8 @@ class FormatFolder:
             if ".." not in stale.parts and stale.is_relative_to(self._path):
                 stale.unlink(missing_ok=True)
         write_bytes(listed, os.fsencode("\0".join(sorted(self._written))))
+        for folder in {(self._path / name).parent for name in (*self._written, self.LIST)}:
+            sweep(folder, older=0)
 
 
 def json_bytes(values: Any) -> bytes:
