@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -67,10 +68,7 @@ def supervision_yolo(folder: Path) -> Iterator[Object]:
         data_yaml_path=str(folder / "data.yaml"),
         force_masks=True,
     )
-    for path, detections in dataset.annotations.items():
-        masks = [] if detections.mask is None else detections.mask
-        for label, mask in zip(detections.class_id, masks, strict=True):
-            yield Path(path).stem, dataset.classes[label], np.asarray(mask, dtype=bool)
+    yield from _detected(dataset)
 
 
 def supervision_coco(folder: Path) -> Iterator[Object]:
@@ -82,6 +80,11 @@ def supervision_coco(folder: Path) -> Iterator[Object]:
         annotations_path=str(folder / "annotations/instances_train.json"),
         force_masks=True,
     )
+    yield from _detected(dataset)
+
+
+def _detected(dataset: Any) -> Iterator[Object]:
+    """The objects of supervision's data set."""
     for path, detections in dataset.annotations.items():
         masks = [] if detections.mask is None else detections.mask
         for label, mask in zip(detections.class_id, masks, strict=True):

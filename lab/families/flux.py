@@ -109,10 +109,8 @@ def _inherit_streams(transformer: Any, donor: Any) -> None:
     taken |= {name: x for name, x in given.items() if "blocks." not in name}
     taken["x_embedder.weight"] = given["pos_embed.proj.weight"].flatten(1)
     taken["x_embedder.bias"] = given["pos_embed.proj.bias"]
-    for end in (
-        "weight",
-        "bias",
-    ):  # of a patch sd3 writes (row, column, channel), FLUX the channel first
+    for end in ("weight", "bias"):
+        # Of a patch sd3 writes (row, column, channel), FLUX the channel first.
         patch = given[f"proj_out.{end}"].unflatten(0, (2, 2, -1))
         taken[f"proj_out.{end}"] = patch.movedim(2, 0).flatten(0, 2)
     end_block = {

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from pixalign.backbones.load import DTYPES
+from pixalign.config import CALIBRATIONS, PRESETS
 from pixalign.core import batching
 from pixalign.core.values import Phrase, Size
+from pixalign.methods import METHODS
 from pixalign.text.prompts import occurrences_of
 
 _SCENE_SIDE = 512  # pixels; scenes are shown at 128 to 256
@@ -70,6 +72,17 @@ Strength = Annotated[
 Memory = Annotated[str, option("low takes smaller batches.", **one_of(batching.MEMORY))]
 Seed = Annotated[int, option("Seed of the noise.", min=0)]
 Steps = Annotated[int, option("Denoising steps.", min=1)]
+_METHODS = one_of(name for name, kind in METHODS.items() if not kind.supervised)
+Preset = Annotated[str, option("Settings to start from.", **one_of(PRESETS))]
+Method = Annotated[
+    str | None,
+    option("How heatmaps are made.", show_default="the preset's, else dense", **_METHODS),
+]
+Calibrate = Annotated[
+    str | None,
+    option("What calibrates a baseline's maps.", show_default="none", **one_of(CALIBRATIONS)),
+]
+Resize = Annotated[Literal["square", "keep"] | None, option("Square, or keep the picture's shape.")]
 Guidance = Annotated[
     float | None, option("Guidance.", show_default="the family's, such as 7.5 or SDXL's 5")
 ]

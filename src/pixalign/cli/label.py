@@ -13,7 +13,7 @@ import typer
 
 from pixalign.cli import common, stop
 from pixalign.cli.common import one_of, option
-from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
+from pixalign.config import AlignConfig
 from pixalign.core.files import check_folder
 from pixalign.core.values import Phrase
 from pixalign.labelling.classes import Lists, read_classes
@@ -28,10 +28,8 @@ from pixalign.labelling.run import (
     label_folder,
 )
 from pixalign.labelling.workers import Processes
-from pixalign.methods import METHODS, method_of
+from pixalign.methods import method_of
 from pixalign.text.prompts import typed_classes
-
-_METHOD = one_of(name for name, kind in METHODS.items() if not kind.supervised)
 
 
 def label(
@@ -73,18 +71,10 @@ def label(
     ] = None,
     strict: Annotated[bool, option("A picture that cannot be labelled ends the run.")] = False,
     model: common.Model = None,
-    preset: Annotated[str, option("Settings to start from.", **one_of(PRESETS))] = "default",
-    method: Annotated[
-        str | None,
-        option("How heatmaps are made.", show_default="the preset's, else dense", **_METHOD),
-    ] = None,
-    calibrate: Annotated[
-        str | None,
-        option("What calibrates a baseline's maps.", show_default="none", **one_of(CALIBRATIONS)),
-    ] = None,
-    resize: Annotated[
-        Literal["square", "keep"] | None, option("Square, or keep the picture's shape.")
-    ] = None,
+    preset: common.Preset = "default",
+    method: common.Method = None,
+    calibrate: common.Calibrate = None,
+    resize: common.Resize = None,
     threshold: Annotated[float | None, option("Heatmaps below it are background, 0 to 1.")] = None,
     seed: common.Seed = 0,
     device: common.Device = "auto",

@@ -14,15 +14,13 @@ import typer
 
 from pixalign.backbones.locations import read_settings
 from pixalign.cli import common
-from pixalign.cli.common import one_of, option
-from pixalign.config import CALIBRATIONS, PRESETS, AlignConfig
+from pixalign.cli.common import option
+from pixalign.config import AlignConfig
 from pixalign.core.files import check_folder, readable
 from pixalign.core.values import Phrase
-from pixalign.methods import METHODS, method_of
+from pixalign.methods import method_of
 from pixalign.pictures.reading import SUFFIXES, read_image, upright_size
 from pixalign.text.prompts import locate, typed_classes
-
-_METHOD = one_of(name for name, kind in METHODS.items() if not kind.supervised)
 
 
 def segment(
@@ -35,15 +33,9 @@ def segment(
         ),
     ],
     model: common.Model = None,
-    preset: Annotated[str, option("Settings to start from.", **one_of(PRESETS))] = "default",
-    method: Annotated[
-        str | None,
-        option("How heatmaps are made.", show_default="the preset's, else dense", **_METHOD),
-    ] = None,
-    calibrate: Annotated[
-        str | None,
-        option("What calibrates a baseline's maps.", show_default="none", **one_of(CALIBRATIONS)),
-    ] = None,
+    preset: common.Preset = "default",
+    method: common.Method = None,
+    calibrate: common.Calibrate = None,
     out: Annotated[
         Path | None,
         option(
@@ -52,9 +44,7 @@ def segment(
         ),
     ] = None,
     caption: Annotated[str | None, option("A text with the classes, to read instead.")] = None,
-    resize: Annotated[
-        Literal["square", "keep"] | None, option("Square, or keep the picture's shape.")
-    ] = None,
+    resize: common.Resize = None,
     absent: Annotated[
         Literal["keep", "drop"], option("Whether classes that are likely not there keep a map.")
     ] = "keep",

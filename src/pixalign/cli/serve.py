@@ -11,9 +11,8 @@ import typer
 from pixalign.cli import common
 from pixalign.cli.common import one_of, option
 from pixalign.config import PRESETS, AlignConfig
-from pixalign.methods import METHODS, method_of
+from pixalign.methods import method_of
 
-_METHOD = one_of(name for name, kind in METHODS.items() if not kind.supervised)
 _PORT = 9090  # where Label Studio's own examples listen
 
 
@@ -32,10 +31,7 @@ def serve(
     preset: Annotated[
         str, option("Settings to start from; others make a person wait.", **one_of(PRESETS))
     ] = "fast",
-    method: Annotated[
-        str | None,
-        option("How heatmaps are made.", show_default="the preset's, else dense", **_METHOD),
-    ] = None,
+    method: common.Method = None,
     absent: Annotated[
         Literal["keep", "drop"], option("Whether classes that are likely not there are labelled.")
     ] = "drop",
