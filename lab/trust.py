@@ -99,7 +99,7 @@ class TrustStudy:
         _count(self.reliability, results["alone"], subject)
         if ranked:
             texts = plan_prompts(self.model.backbone, every, None, config).elbo_texts
-            ranking = rank(every, errors.of(texts).evidence(), config)
+            ranking = rank(every, errors.of(texts).evidence(config.absent_log_snr), config)
             self.precisions.append(_average_precision(ranking, subject))
         self.scenes += 1
 

@@ -29,10 +29,11 @@ FALLBACK: Mapping[str, Any] = MappingProxyType(
         "cross_weights": "resolution",
         "collect_strategy": "small",
         "information_weight": 0.15,
+        "agreement_floor": 0.0,
         "edges": "none",
         "threshold": 0.4,
         "temperature": 0.1,
-        "absent_below": 0.0011,
+        "absent_below": 0.001,
         "distilled": False,
     }
 )
@@ -71,13 +72,17 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 _BLURS = ("evidence_blur", "information_blur", "omission_blur", "absent_blur")
 _NUMBERS = (
     "gamma", "threshold", "temperature", "evidence_strength", "evidence_margin",
-    "information_weight", "absent_below", "doubt_below", *_BLURS,
+    "information_weight", "agreement_floor", "absent_below", "absent_log_snr", "doubt_below",
+    *_BLURS,
 )  # fmt: skip
 _RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("gamma",): (lambda x: 0 < x <= 1, "0 < gamma <= 1"),
     ("threshold", "information_weight"): (lambda x: 0 <= x <= 1, "0 to 1"),
     ("temperature",): (lambda x: 0 < x < float("inf"), "a number above 0"),
-    ("evidence_strength", "evidence_margin"): (lambda x: 0 <= x < float("inf"), "a number from 0"),
+    ("evidence_strength", "evidence_margin", "agreement_floor"): (
+        lambda x: 0 <= x < float("inf"), "a number from 0",
+    ),
+    ("absent_log_snr",): (lambda x: abs(x) < float("inf"), "a number"),
     _BLURS: (lambda x: 0 <= x <= 1, "a share of the side, 0 to 1"),
     ("absent_below",): (lambda x: 0 <= x <= 1, "0 to 1"),
     ("doubt_below",): (lambda x: 0 <= x <= 1, "0 to 1"),
@@ -152,10 +157,12 @@ class AlignConfig:
     text_encoders: Literal["all", "clip"] = "all"
 
     # From layers to heatmaps. Weights may be given by rank of resolution, lowest first, or by
-    # the names of layers.
+    # the names of layers. By "agreement" a layer counts as much as the floor and the square of its
+    # correlation with the evidence.
     cross_weights: str | tuple[float, ...] | Mapping[str, float] | None = field(
         default=None, hash=False
     )
+    agreement_floor: float | None = None
     self_attention: str = "once"
     image_only_attention: bool = False
 
@@ -166,12 +173,14 @@ class AlignConfig:
     temperature: float | None = None
 
     # Trust (`pixalign.alignment.trust`): a class is called absent if it explains less than that
-    # share of the picture that no other class explains (at 20 timesteps; blurred by that share of
-    # the side), and doubted where it explains less than that share of what another class explains.
-    # "drop" empties the maps of absent ones.
+    # share of the picture that no other class explains (at 20 timesteps, of which those count where
+    # noise does not drown the picture; blurred by that share of the side), and doubted where it
+    # explains less than that share of what another class explains. "drop" empties the maps of
+    # absent ones.
     absent_below: float | None = None
-    absent_blur: float = 3 / 32
-    doubt_below: float = 0.25
+    absent_log_snr: float = -3.2
+    absent_blur: float = 2 / 32
+    doubt_below: float = 0.5
     absent: Literal["keep", "drop"] = "keep"
 
     # Whether the network was distilled to answer as if guided, so that its raw losses mislead. None

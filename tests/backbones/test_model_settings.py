@@ -83,8 +83,8 @@ def test_a_folders_settings_are_used(folder, sd1, photo):
         method="elbo", calibrate="elbo", gamma=0.6, centred=True,
         cross_weights={"mid-8-1": 1.0, "up-4-2": 0.5},
         collect_strategy="small", collect_range=(0.3, 0.5), threshold=0.55, temperature=0.2,
-        absent_below=0.3, information_weight=0.15, edges="none", distilled=True,
-        leave_one_out=False, **QUICK,
+        absent_below=0.3, information_weight=0.15, agreement_floor=0.0, edges="none",
+        distilled=True, leave_one_out=False, **QUICK,
     )  # fmt: skip
     assert result.provenance["timesteps"]["collect"] == [350, 450]
     assert result.scores.min() == pytest.approx(0.6)
@@ -109,7 +109,8 @@ def test_a_call_decides_over_the_folder(folder, photo):
     given = pa.AlignConfig.uncalibrated(
         gamma=0.5, centred=False, cross_weights="uniform", threshold=0.1,
         collect_strategy="large", collect_steps=2, temperature=0.5, absent_below=0.1,
-        information_weight=0.2, edges="none", leave_one_out=True, distilled=False,
+        information_weight=0.2, agreement_floor=0.1, edges="none", leave_one_out=True,
+        distilled=False,
     )  # fmt: skip
     result = aligner.align(photo, ["dog"], config=given)
     assert result.config == given

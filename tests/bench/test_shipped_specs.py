@@ -180,7 +180,10 @@ def test_the_evidence_has_its_controls():
         assert row.evidence == "own"
         assert row.baseline == ("elbo, edges" if alike and row.method == "dense" else "elbo")
         assert (config.elbo_count == 5) == ("5 timesteps" in name)
-        assert (config.cross_weights == "agreement") == ("agreement" in name)
+        agreeing = row.method == "dense" and name != "dense, layers alike"
+        assert (config.cross_weights == "agreement") == (agreeing or "agreement" in name)
+        alone = name == "dense, layers by agreement alone"
+        assert config.agreement_floor == (0.2 if row.method == "dense" and not alone else 0)
     rows = {row.name: row for row in load_spec("lab-evidence-controls").rows}
     rules = {"exchanged": "exchanged", "shifted": "shifted", "its own": "own-noise"}
     for name, row in rows.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -61,10 +62,14 @@ class TextErrors:
         losses = torch.cat([self.losses, new.losses])
         return replace(self, texts=(*self.texts, *new.texts), losses=losses, maps=maps)
 
-    def evidence(self) -> Evidence:
-        """Means over the timesteps of what each text changes."""
+    def evidence(self, least_log_snr: float = -math.inf) -> Evidence:
+        """Means over the timesteps of what each text changes.
+
+        Only timesteps of that log signal-to-noise ratio or more count, or all if there are none.
+        """
         assert self.maps is not None
-        return Evidence(*self.maps.mean(2))
+        clear = self.steps.log_snr() >= least_log_snr
+        return Evidence(*(self.maps[:, :, clear] if clear.any() else self.maps).mean(2))
 
     def by_position(self) -> Tensor:
         """float32 [M, h, w]: the squared error r^2 - 2 r d + d^2 under each text, at each place."""

@@ -67,25 +67,25 @@ def combined_layers(
     weights: CrossWeights = config.cross_weights
     if weights == "agreement":
         assert evidence is not None
-        weights = layer_agreement(maps, log_ratio(evidence, config))
+        assert config.agreement_floor is not None
+        weights = layer_agreement(maps, log_ratio(evidence, config), config.agreement_floor)
     return combine_layers(maps.cross, maps.layers, weights)
 
 
-def layer_agreement(maps: AttentionMaps, ratio: Tensor) -> dict[str, float]:
+def layer_agreement(maps: AttentionMaps, ratio: Tensor, floor: float = 0.0) -> dict[str, float]:
     """Weights of the layers by how well each agrees with the evidence [N, h, w]: no labels needed.
 
-    The square of the correlation, where it is positive, of a layer's refined maps with the log
-    ratio, both minus their means over the classes; over the layer's mean, so that layers become
-    comparable. Where none agrees, as with a single class, all layers count alike.
+    The floor and the square of the correlation, where it is positive, of a layer's refined maps
+    with the log ratio, both minus their means over the classes; over the layer's mean, so that
+    layers become comparable. Where none agrees, as with a single class, all layers count alike.
     """
     lead = resize(ratio, maps.grid).to(maps.cross[0])
     lead = (lead - lead.mean(0)).flatten()
-    agreeing = []
-    for layer in maps.cross:
-        refined = refine(resize(layer, maps.grid), maps.self_attention, maps.grid)
-        own = (refined - refined.mean(0)).flatten().to(lead)
-        scale = (own.norm() * lead.norm()).clamp_min(torch.finfo(lead.dtype).tiny)
-        agreeing.append(max(0.0, float(own @ lead / scale)) ** 2)
+    stacked = torch.cat([resize(layer, maps.grid) for layer in maps.cross])
+    refined = refine(stacked, maps.self_attention, maps.grid).unflatten(0, (len(maps.cross), -1))
+    own = (refined - refined.mean(1, keepdim=True)).flatten(1).to(lead)
+    scale = (own.norm(dim=1) * lead.norm()).clamp_min(torch.finfo(lead.dtype).tiny)
+    agreeing = (floor + (own @ lead / scale).clamp_min(0).square()).tolist()
     if not any(agreeing):
         agreeing = [1.0] * len(agreeing)
     layers = zip(maps.layers.names, agreeing, maps.cross, strict=True)

@@ -61,7 +61,7 @@ def rank_present(
             (errors,) = text_errors(
                 backbone, encoded.latents, [texts], [noised], *how, by_position=True
             )
-            measured.append(errors.of(texts).evidence())
+            measured.append(errors.of(texts).evidence(config.absent_log_snr))
     return rank(phrases, Evidence.concatenate(measured), config)
 
 

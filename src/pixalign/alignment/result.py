@@ -261,7 +261,7 @@ def conclude(
     method's own, and the classes in doubt. What the provenance says begins with the ``record``.
     ``own_bounds`` says whether the model has bounds of its own for verdicts.
     """
-    phrases, config, evidence = task.plan.phrases, task.config, task.evidence
+    phrases, config, evidence = task.plan.phrases, task.config, task.clear_evidence
     scores = task.scores or Scores.neutral(len(phrases))
     heatmaps = torch.zeros(len(phrases), *task.size)
     ratio = torch.full((len(phrases), *task.latent), -torch.inf)
@@ -273,12 +273,12 @@ def conclude(
         shown, output = made
         prompts, layers, warnings = shown.prompts, dict(output.layers), output.warnings
         kept = [phrases.index(phrase) for phrase in shown.plan.phrases]
-        own = shown.evidence
+        own, clear = shown.evidence, shown.clear_evidence
         about = (output.cells, task.encoded.image, own, config)
         heatmaps[kept] = finish(output.heatmaps, *about)
-        if own is not None:
+        if own is not None and clear is not None:
             ratio[kept] = log_ratio(own, config)
-            judged = trust(shown.plan.phrases, own, output.cross.cpu(), config)
+            judged = trust(shown.plan.phrases, clear, output.cross.cpu(), config)
             for index, verdict in zip(kept, judged, strict=True):
                 verdicts[index] = verdict
         if shown.scores is not None and task.scores is not None:

@@ -70,6 +70,13 @@ class AlignmentTask:
         return self.errors.of(self.plan.elbo_texts).evidence()
 
     @property
+    def clear_evidence(self) -> Evidence | None:
+        """The same where noise does not drown the picture: verdicts are read from it."""
+        if self.errors is None or not self.config.by_position:
+            return None
+        return self.errors.of(self.plan.elbo_texts).evidence(self.config.absent_log_snr)
+
+    @property
     def powers(self) -> Tensor | None:
         """float32 [N]: the exponents of the classes' cross maps, where scores act on them."""
         if self.scores is None or self.config.calibrate != "elbo":

@@ -15,7 +15,7 @@ from pixalign.core.maps import minmax, resize
 from pixalign.core.values import Evidence, Phrase, Size
 
 VERDICTS = ("sure", "blind", "confused", "absent")
-_REGION = 0.5  # of a map's peak: what counts as the class's own region
+_REGION = 0.8  # of a map's peak: what counts as the class's own region
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,10 @@ class Steps:
         alpha, sigma = (per_step(x, noise) for x in (self.alpha, self.sigma))
         return alpha * latents + sigma * noise
 
+    def log_snr(self) -> Tensor:
+        """lambda = 2 ln(alpha / sigma), [T]."""
+        return 2 * (self.alpha / self.sigma).log()
+
     def weights(self, weighting: str, objective: str) -> Tensor:
         """[T] weights of the squared epsilon-error, summing to 1.
 

@@ -21,7 +21,9 @@ from pixalign.labelling.manifest import UNIT, Item, Unit
 from pixalign.labelling.shards import PictureLabels, write_shard
 from pixalign.pictures.segments import find_segments
 
-_OF_PRESENCE = ("resize", "template", "elbo_text", "absent_below", "absent_blur")  # of a config
+_OF_PRESENCE = (
+    "resize", "template", "elbo_text", "absent_below", "absent_log_snr", "absent_blur",
+)  # fmt: skip
 _GRID = 256  # pixels of the longer side at which margins and entropies are taken
 
 

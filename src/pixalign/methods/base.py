@@ -361,7 +361,7 @@ class Method(ABC):
 
     def _without_absent(self, task: AlignmentTask) -> AlignmentTask | None:
         """The task with the classes that are in the picture, where others are to be dropped."""
-        evidence, config = task.evidence, task.config
+        evidence, config = task.clear_evidence, task.config
         if config.absent == "keep" or evidence is None:
             return task
         kept = there(evidence, config).nonzero()[:, 0].tolist()

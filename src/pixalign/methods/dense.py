@@ -11,9 +11,14 @@ from pixalign.methods.elbo import Elbo
 class Dense(Elbo):
     """Attention without exponents, vetoed where another class explains the picture better.
 
-    All layers count alike, each divided by its mean; `pixalign.alignment.evidence` has the rest.
+    Layers are divided by their means; those that agree with the evidence count more, and none is
+    left out. `pixalign.alignment.evidence` has the rest.
     """
 
     name = "dense"
     calibrations = ("evidence",)
-    defaults: ClassVar[Mapping[str, Any]] = {"cross_weights": "balanced", "edges": "guided"}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "cross_weights": "agreement",
+        "agreement_floor": 0.2,
+        "edges": "guided",
+    }
