@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import multiprocessing
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +26,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 import pixalign as pa
-from pixalign.bench.datasets import open_dataset
+from pixalign.bench.datasets import Sample, open_dataset
 from pixalign.bench.metrics import (
     THRESHOLDS,
     Tally,
@@ -46,17 +48,32 @@ Count = Annotated[int, typer.Option(min=1)]
 app = typer.Typer(add_completion=False)
 
 
-def scenes(count: int, folder: Path) -> list[Subject]:
-    """The lab's first test scenes, with the benchmark's seeds; their pictures are in the folder."""
-    dataset = open_dataset("lab", None, "test", count)
-    subjects = []
-    for index in range(len(dataset)):
-        subject = Subject(dataset[index], index, dataset.classes, 0)
-        path = folder / f"{subject.sample.key}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        subject.sample.image.save(path)
-        subjects.append(subject)
-    return subjects
+def scenes(count: int, folder: Path, processes: int = 1, split: str = "test") -> list[Subject]:
+    """The lab's first scenes, with the benchmark's seeds; their pictures are in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [(count, range(low, min(low + 96, count)), split) for low in range(0, count, 96)]
+    if processes == 1:
+        drawn = [each for part in parts for each in _drawn(folder, *part)]
+    else:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(processes, len(parts)), context, _one_thread) as pool:
+            made = [pool.submit(_drawn, folder, *part) for part in parts]
+            drawn = [each for part in made for each in part.result()]
+    classes = open_dataset("lab", None, split, count).classes
+    return [Subject(sample, index, classes, 0) for index, sample in enumerate(drawn)]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # the processes share the cores
+
+
+def _drawn(folder: Path, count: int, places: range, split: str) -> list[Sample]:
+    """Some of so many scenes, written as files."""
+    dataset = open_dataset("lab", None, split, count)
+    samples = [dataset[index] for index in places]
+    for sample in samples:
+        sample.image.save(folder / f"{sample.key}.png")
+    return samples
 
 
 def lists_of(subjects: list[Subject]) -> dict[str, PictureClasses]:
