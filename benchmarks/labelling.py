@@ -2,7 +2,8 @@
 
 ``python benchmarks/labelling.py speed`` compares pictures a second from files with those of
 ``align`` on the same pictures in memory; ``quality`` labels scenes and scores the exported COCO
-file with pycocotools' own evaluation, and its masks with the benchmark's mIoU; ``doubt`` says how
+file with pycocotools' own evaluation, and its masks as the benchmark does, beside what the
+benchmark itself finds; ``doubt`` says how
 well the order of review finds the worst masks.
 """
 
@@ -27,12 +28,9 @@ from pycocotools.cocoeval import COCOeval
 
 import pixalign as pa
 from pixalign.bench.datasets import Sample, open_dataset
-from pixalign.bench.metrics import (
-    THRESHOLDS,
-    Tally,
-    curve,
-    tally,
-)
+from pixalign.bench.measuring import Bench
+from pixalign.bench.metrics import THRESHOLDS, Tally, curve, nearest_threshold, tally
+from pixalign.bench.spec import SpecRow
 from pixalign.bench.subject import Subject
 from pixalign.core.values import Phrase
 from pixalign.labelling.classes import PictureClasses
@@ -140,6 +138,15 @@ def miou(parts: list[Tally]) -> float:
     return 100 * float(curve(Tally.concatenate(parts)).miou[0, 0])
 
 
+def benchmark_miou(model: pa.Model, subjects: list[Subject], preset: str) -> float:
+    """What the benchmark measures of the same scenes under the model's own threshold."""
+    row = SpecRow(name="ours", baseline="ours", preset=preset, method="dense")
+    threshold = model.resolve(row.config, "dense").threshold
+    assert threshold is not None
+    rows, _ = Bench([row], model).measure(subjects)
+    return miou([each.tallies["ours"][0].at(nearest_threshold(threshold)) for each in rows])
+
+
 @app.command()
 def quality(
     count: Count = 300,
@@ -163,7 +170,8 @@ def quality(
     said = "  ".join(f"{name} {value:.1f}" for name, value in scores.items())
     print(f"{count} scenes, {loaded.name}, preset {preset}, min_area {min_area}")
     print(f"COCOeval of masks: {said}")
-    print(f"mIoU of the exported masks {miou(masks):.4f}")
+    print(f"mIoU of the exported masks {miou(masks):.4f}", flush=True)
+    print(f"mIoU of the benchmark      {benchmark_miou(loaded, subjects, preset):.4f}")
     print(f"{run.summary['pictures_a_second']} pictures a second")
 
 

@@ -25,9 +25,7 @@ from PIL import Image
 
 import pixalign as pa
 from benchmarks import labelling
-from pixalign.bench.measuring import Bench
-from pixalign.bench.metrics import THRESHOLDS, Tally, nearest_threshold
-from pixalign.bench.spec import SpecRow
+from pixalign.bench.metrics import THRESHOLDS
 from pixalign.core.files import write_json
 
 CLASSES = ("dog", "cat", "taco", "car", "tree", "chair", "banana", "horse", "rocket", "pizza")
@@ -149,32 +147,17 @@ def at_scale(model: pa.Model, count: int, preset: str, processes: int) -> Iterat
         found["labelling_alone_a_second"] = run.summary["pictures_a_second"]
         found["network_share"] = round(network / seconds, 3)
         masks = labelling.tallies(subjects, run.finished, THRESHOLDS[0])
-        found["miou_of_exported_masks"] = round(labelling.miou(masks), 4)
+        found["miou_of_exported_masks"] = labelling.miou(masks)
         yield found
-        found |= benchmark_miou(model, subjects, masks, preset)
+        few = slice(_COMPARED)
+        found["compared_scenes"] = len(subjects[few])
+        found["miou_of_the_benchmark"] = labelling.benchmark_miou(model, subjects[few], preset)
+        found["miou_of_their_exported_masks"] = labelling.miou(masks[few])
         yield found
         exported = folder / "out" / "coco" / "annotations" / "instances_train.json"
         truth = labelling.truth_of(subjects, run.finished)
         scores = labelling.coco_scores(truth, exported)
         yield found | {name: round(score, 2) for name, score in scores.items()}
-
-
-def benchmark_miou(
-    model: pa.Model, subjects: list[Any], masks: list[Tally], preset: str
-) -> dict[str, Any]:
-    """The benchmark's mIoU of the first scenes beside that of their exported masks."""
-    few = subjects[:_COMPARED]
-    row = SpecRow(name="ours", baseline="ours", preset=preset, method="dense")
-    threshold = model.resolve(row.config, "dense").threshold
-    assert threshold is not None
-    rows, _ = Bench([row], model).measure(few)
-    tallied = Tally.concatenate([each.tallies["ours"][0] for each in rows])
-    expected = labelling.miou([tallied.at(nearest_threshold(threshold))])
-    return {
-        "compared_scenes": len(few),
-        "miou_of_the_benchmark": round(expected, 4),
-        "miou_of_their_exported_masks": round(labelling.miou(masks[: len(few)]), 4),
-    }
 
 
 def main(

@@ -216,7 +216,7 @@ def test_lists_by_picture(model, folder, tmp_path):
     assert np.array_equal(masks["04.png"], expected * 2)  # "cat" is the second class of all
     expected = model.align(folder / "01.png", [dog, cat], config=QUICK, seed=2).mask()
     assert np.array_equal(masks["01.png"], expected)
-    with pytest.raises(FileNotFoundError, match=r"1 pictures of the list .* 'gone.png' first"):
+    with pytest.raises(FileNotFoundError, match=r"1 picture of the list .* 'gone.png' first"):
         label(model, folder, tmp_path / "x", lists={"gone.png": PictureClasses((dog,))})
 
 

@@ -16,6 +16,7 @@ from pixalign.cli.common import one_of, option
 from pixalign.config import AlignConfig
 from pixalign.core.files import check_folder
 from pixalign.core.values import Phrase
+from pixalign.core.wording import counted
 from pixalign.labelling.classes import Lists, read_classes
 from pixalign.labelling.formats import FORMATS, check_formats
 from pixalign.labelling.manifest import find_pictures
@@ -154,25 +155,28 @@ def _print_summary(run: LabelRun, out: Path, absent: str) -> None:
     about: dict[str, Any] = dict(run.summary)
     speed = about["pictures_a_second"]
     now = f", {about['labelled_now']} of them now, {speed:.2f} a second" if speed else ""
-    print(f"{about['pictures']} pictures labelled{now}; {about['objects']} objects")
-    width = max(map(len, about["pictures_by_class"]))
+    labelled, objects = counted(about["pictures"], "picture"), counted(about["objects"], "object")
+    print(f"{labelled} labelled{now}; {objects}")
+    width = max(map(len, about["pictures_by_class"]), default=0)
     for name, count in about["pictures_by_class"].items():
-        print(f"  {name:<{width}}  in {count} pictures")
+        print(f"  {name:<{width}}  in {counted(count, 'picture')}")
     if about["nothing_found"]:
         print(f"  nothing found in {about['nothing_found']}")
     for name, notes in about["formats"].items():
         print(f"written to {out / name}")
         for note in notes:
             print(f"  {note}")
-    print(f"{about['in_doubt']} pictures are in doubt: open {out / 'review.html'}")
+    verb = "is" if about["in_doubt"] == 1 else "are"
+    doubted = f"{counted(about['in_doubt'], 'picture')} {verb} in doubt"
+    print(f"{doubted}: open {out / 'review.html'}")
     if about["in_doubt"] and absent == "keep":
         print("--absent drop, with another --out, leaves out classes that are likely not there")
     if about["damaged_shards"]:
-        print(
-            f"warning: {len(about['damaged_shards'])} damaged files were made anew", file=sys.stderr
-        )
+        damaged = counted(len(about["damaged_shards"]), "damaged file")
+        print(f"warning: {damaged} made anew", file=sys.stderr)
     for failure in run.failures[:3]:
         print(f"warning: {failure.key}: {failure.reason}", file=sys.stderr)
     if run.failures:
         where = out / "failed.csv"
-        print(f"warning: {len(run.failures)} pictures failed, see {where}", file=sys.stderr)
+        failed = counted(len(run.failures), "picture")
+        print(f"warning: {failed} failed, see {where}", file=sys.stderr)

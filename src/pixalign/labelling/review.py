@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -62,10 +63,29 @@ class Reviewed:
         return [self.key, *numbers, self.objects, "; ".join(self.classes), "; ".join(self.doubts)]
 
 
-def by_doubt(run: FinishedRun) -> list[Reviewed]:
-    """A row a picture, the most doubtful first."""
-    rows = [Reviewed.of(place, picture, run.classes) for place, picture in enumerate(run)]
-    return sorted(rows, key=lambda row: (-row.uncertainty, row.key))
+class Noted:
+    """A run's pictures; whoever goes through them fills the table's rows on the way."""
+
+    def __init__(self, run: FinishedRun) -> None:
+        self.run, self.classes, self.about = run, run.classes, run.about
+        self.rows: list[Reviewed] | None = None
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    def __iter__(self) -> Iterator[LabelledPicture]:
+        rows = []
+        for place, picture in enumerate(self.run):
+            rows.append(Reviewed.of(place, picture, self.classes))
+            yield picture
+        self.rows = rows
+
+    def by_doubt(self) -> list[Reviewed]:
+        """A row a picture, the most doubtful first."""
+        if self.rows is None:
+            deque(self, maxlen=0)
+        assert self.rows is not None
+        return sorted(self.rows, key=lambda row: (-row.uncertainty, row.key))
 
 
 def write_review(run: FinishedRun, rows: Sequence[Reviewed], out: Path) -> None:
