@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from PIL import Image
 
 from pixalign.cli import common, stop
 from pixalign.cli.common import one_of, option
@@ -30,6 +32,7 @@ from pixalign.labelling.run import (
 )
 from pixalign.labelling.workers import Processes
 from pixalign.methods import method_of
+from pixalign.pictures.reading import read_image
 from pixalign.text.prompts import typed_classes
 
 
@@ -92,8 +95,10 @@ def label(
     config = method_of(config, method).configured(config, calibrate)
     shared, lists = _wanted(names or [], classes)
     check_formats(format or [])
-    find_pictures(folder, besides=out)
+    pictures = find_pictures(folder, besides=out)
     check_folder(out)
+    asked = {phrase: None for own in (lists or {}).values() for phrase in own.phrases}
+    common.print_warnings(common.vocabulary_notes(model, shared or asked, _first(pictures)))
     request = LabelRequest(folder, shared, lists, config, seed, candidates)
     outputs = Outputs(tuple(format or ()), min_area, instances == "on", queue)
     load = partial(_load, model, device, dtype, batch_size, memory)
@@ -139,6 +144,13 @@ def _load(
     elif workers > 1:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     return common.load_model(model, device, dtype, batch_size, memory, progress=False)
+
+
+def _first(pictures: Mapping[str, Path]) -> Iterator[Image.Image]:
+    """The first few pictures, of those that can be read."""
+    for path in islice(pictures.values(), 3):
+        with suppress(OSError, ValueError):
+            yield read_image(path)
 
 
 def _wanted(names: list[str], path: Path | None) -> tuple[tuple[Phrase, ...], Lists | None]:
