@@ -64,7 +64,8 @@ def run_generation_study(
 
     ``clip`` names the model of the CLIP score, and what ``observe`` says of a row's pictures is
     kept with it. Writes ``out``/NAME.json, in which finished rows are kept and not run again, and
-    ``out``/NAME-SET.webp with the pictures of the first prompts.
+    ``out``/NAME-SET.webp with the pictures of the first prompts, for which a call that goes on
+    draws a few again.
     """
     backbone = model.backbone
     asked = {
@@ -90,8 +91,9 @@ def run_generation_study(
             raise ValueError(f"{str(path)!r} holds pictures of other settings; move it away")
     for set_name, prompts in sets.items():
         done = result["sets"].setdefault(set_name, {})
+        kinds = rows_for(backbone, rows)
         shown: dict[str, list[Image.Image]] = {}
-        for label, (method, strength) in rows_for(backbone, rows).items():
+        for label, (method, strength) in kinds.items():
             if label in done:
                 continue
             requests = _requests(prompts, seeds)
@@ -109,11 +111,34 @@ def run_generation_study(
             }
             shown[label] = images[::seeds][:SHOWN]
             write_json(path, result | {"sha256": _checksum(result)})
-        if "plain" in shown:
-            columns = {label: shown[label] for label in METHOD_ROWS if label in shown}
-            titles = [prompt.text for prompt in prompts[:SHOWN]]
-            write_grid(out / f"{path.stem}-{set_name}.webp", columns, titles)
+        grid = out / f"{path.stem}-{set_name}.webp"
+        if shown or not grid.exists():
+            columns = _columns(model, prompts[:SHOWN], seeds, steps, kinds, shown)
+            write_grid(grid, columns, [prompt.text for prompt in prompts[:SHOWN]])
     return result
+
+
+def _columns(
+    model: AlignmentModel,
+    prompts: Sequence[SetPrompt],
+    seeds: int,
+    steps: int,
+    kinds: Mapping[str, Row],
+    shown: Mapping[str, list[Image.Image]],
+) -> dict[str, list[Image.Image]]:
+    """A picture of each prompt by each method; those of rows that an earlier call has drawn, and
+    whose pictures are not kept, are drawn again."""
+    columns = {}
+    for label in METHOD_ROWS:
+        if label in shown:
+            columns[label] = shown[label]
+        elif label in kinds:
+            method, strength = kinds[label]
+            settings = GenerationSettings(steps, model.backbone.guidance, strength)
+            requests = _requests(prompts, seeds)[::seeds]
+            made = draw_requests(model, requests, settings, method, label=label)
+            columns[label] = [picture.image for picture in made]
+    return columns
 
 
 def _kept(path: Path) -> dict[str, Any]:
