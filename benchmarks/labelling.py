@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from numpy.typing import NDArray
 from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -36,13 +38,14 @@ from pixalign.core.values import Phrase
 from pixalign.labelling.classes import PictureClasses
 from pixalign.labelling.formats import write_format
 from pixalign.labelling.records import LabelledPictures
-from pixalign.labelling.uncertainty import uncertainty
+from pixalign.labelling.uncertainty import doubts, least_certain, uncertainty
 from pixalign.pictures.coco import compressed_runs, object_annotation, run_lengths
 from pixalign.pictures.segments import find_segments
 
 Model = Annotated[str | None, typer.Option(show_default="the embedded model")]
 Preset = Annotated[str, typer.Option(help="Settings.")]
 Count = Annotated[int, typer.Option(min=1)]
+Numbers = NDArray[np.float64]
 app = typer.Typer(add_completion=False)
 
 
@@ -175,43 +178,79 @@ def quality(
     print(f"{run.summary['pictures_a_second']} pictures a second")
 
 
+def with_absent(subjects: list[Subject], split: str, count: int) -> dict[str, PictureClasses]:
+    """Each scene's classes and so many that are not in it."""
+    names = open_dataset("lab", None, split, 12).classes
+    chance, lists = np.random.default_rng(0), {}
+    for key, own in lists_of(subjects).items():
+        there = {phrase.name for phrase in own.phrases}
+        others = [name for name in names if name not in there]
+        more = [Phrase(str(name)) for name in chance.choice(others, count, replace=False)]
+        lists[key] = PictureClasses((*own.phrases, *more), own.seed)
+    return lists
+
+
+def rank_correlation(one: Numbers, other: Numbers) -> float:
+    """Spearman's."""
+    ranks = [np.unique(values, return_inverse=True)[1] for values in (one, other)]
+    counts = [np.bincount(rank) for rank in ranks]
+    means = [np.cumsum(n) - (n + 1) / 2 for n in counts]  # ties share their mean rank
+    pairs = [mean[rank] for mean, rank in zip(means, ranks, strict=True)]
+    return float(np.corrcoef(*pairs)[0, 1])
+
+
+def worst_found(
+    doubtful: Numbers, true: Numbers, worst: float = 0.1, first: float = 1 / 3
+) -> float:
+    """The share of the worst masks, a tenth, that stand in the first third of the queue."""
+    many, seen = max(1, round(worst * len(true))), round(first * len(true))
+    bad = np.argsort(true, kind="stable")[:many]
+    return float(np.isin(bad, np.argsort(-doubtful, kind="stable")[:seen]).mean())
+
+
+def spread(figure: Callable[..., float], *values: Numbers, draws: int = 1000) -> str:
+    """A figure, and its 95 % interval over resampled pictures."""
+    chance, many = np.random.default_rng(0), len(values[0])
+    picks = chance.integers(0, many, (draws, many))
+    low, high = np.quantile([figure(*(x[pick] for x in values)) for pick in picks], (0.025, 0.975))
+    return f"{figure(*values):+.2f} ({low:+.2f} to {high:+.2f})"
+
+
 @app.command()
-def doubt(count: Count = 100, model: Model = None, distractors: int = 3) -> None:
-    """Does review show the worst first? Scenes labelled with their classes and absent ones."""
+def doubt(
+    count: Count = 120,
+    model: Model = None,
+    absent: Annotated[int, typer.Option(help="Classes a scene that are not in it.")] = 3,
+    split: str = "test",
+    keep: Annotated[Path | None, typer.Option(help="A folder in which a run goes on.")] = None,
+) -> None:
+    """Does review show the worst first? mIoU of each mask against its place in the queue."""
     loaded = pa.load(model, progress=True)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        subjects = scenes(count, folder / "pictures")
-        names = open_dataset("lab", None, "test", count).classes
-        chance = np.random.default_rng(0)
-        lists = {}
-        for key, own in lists_of(subjects).items():
-            there = {phrase.name for phrase in own.phrases}
-            others = [name for name in names if name not in there]
-            more = [Phrase(str(name)) for name in chance.choice(others, distractors, replace=False)]
-            lists[key] = PictureClasses((*own.phrases, *more), own.seed)
-        options: dict[str, Any] = {"config": pa.AlignConfig.fast(absent="drop")}
-        run = loaded.label(folder / "pictures", lists, folder / "out", **options)
+        folder = keep or Path(temporary)
+        subjects = scenes(count, folder / "pictures", split=split)
+        lists = with_absent(subjects, split, absent)
+        config = pa.AlignConfig.fast(absent="drop" if absent else "keep")
+        run = loaded.label(folder / "pictures", lists, folder / "out", config=config)
         pictures = list(run.finished)
         parts = tallies(subjects, run.finished, THRESHOLDS[0])
     by_key = {f"{s.sample.key}.png": miou([part]) for s, part in zip(subjects, parts, strict=True)}
     true = np.array([by_key[picture.key] for picture in pictures])
+    least = [least_certain(picture) for picture in pictures]
     measures = {
-        "uncertainty": [uncertainty(picture.record) for picture in pictures],
-        "1 - margin": [1 - picture.record["margin"] for picture in pictures],
+        "review's order": [uncertainty(picture) for picture in pictures],
+        "least certain": [0.0 if pair is None else 1 - pair[1] for pair in least],
         "entropy": [picture.record["entropy"] for picture in pictures],
-        "1 - mean score": [
-            1 - float(np.mean([s.score for s in picture.segments] or [0])) for picture in pictures
-        ],
+        "1 - margin": [1 - picture.record["margin"] for picture in pictures],
+        "verdicts": [float(bool(doubts(picture.record))) for picture in pictures],
     }
-    worst = true <= np.quantile(true, 0.2)
-    print(f"{count} scenes with {distractors} absent classes each, {loaded.name}; the worst fifth")
-    print(f"of masks stands below an mIoU of {np.quantile(true, 0.2):.1f}")
+    print(f"{count} {split} scenes with {absent} absent classes each, {loaded.name}, preset fast")
+    print(f"mean mIoU {true.mean():.1f}, the worst tenth below {np.quantile(true, 0.1):.1f}")
+    print(f"{'':<16}{'rank correlation':<26}worst tenth found in the first third (chance .33)")
     for name, values in measures.items():
-        first = np.argsort(-np.array(values), kind="stable")[: int(worst.sum())]
-        ranks = [np.argsort(np.argsort(x)) for x in (values, -true)]
-        rho = np.corrcoef(*ranks)[0, 1]
-        print(f"{name:<16} rank correlation {rho:+.2f}, finds {worst[first].mean():.0%} of them")
+        doubtful = np.array(values)
+        found = spread(rank_correlation, doubtful, -true)
+        print(f"{name:<16}{found:<26}{spread(worst_found, doubtful, true)}")
 
 
 @app.command()

@@ -280,6 +280,16 @@ def test_the_most_doubtful_come_first(model, folder, tmp_path):
     queued = {path.name for path in (out / "queue").glob("*.png")}
     assert queued == {row["image"] for row in rows[:2]}
     assert json.loads((out / "summary.json").read_text())["pictures"] == 5
+    by_key = {row["image"]: row for row in rows}
+    for key in by_key:
+        result = model.align(folder / key, CLASSES, config=QUICK)
+        mask, own = result.mask(), result.confidence()
+        least = {n: own[mask == i].mean() for i, n in enumerate(CLASSES, 1) if (mask == i).any()}
+        name, row = min(least, key=least.get), by_key[key]
+        assert row["least_certain"] == name
+        assert float(row["probability"]) == pytest.approx(least[name], abs=2e-3)
+        expected = (1 - least[name] + float(row["entropy"])) / 2
+        assert float(row["uncertainty"]) == pytest.approx(expected, abs=2e-3)
 
 
 def test_the_page_escapes_names_and_needs_nothing_else(model, tmp_path):
