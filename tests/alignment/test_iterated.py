@@ -1,6 +1,7 @@
 """An iterator of pictures gives an iterator of results, and holds few of them."""
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -79,9 +80,32 @@ def test_few_pictures_and_heatmaps_live_at_a_time(wide, monkeypatch, room, waiti
     assert most[1] <= waiting + 2  # this one, and the one before, which the loop still holds
 
 
-def test_others_may_ask_between_results(wide):
-    import threading
+@pytest.mark.parametrize("given", [list, iter])
+def test_the_network_does_not_wait_for_results_to_be_concluded(wide, monkeypatch, given):
+    """The first picture's result is made when the third is in the network already."""
+    monkeypatch.setattr("pixalign.methods.elbo.images_at_once", lambda *_: 1)
+    measured, concluded, third, seen = base.text_errors, pending.conclude, threading.Event(), []
+    asked = []
 
+    def text_errors(*arguments, **options):
+        asked.append(1)
+        if len(asked) == 3:
+            third.set()
+        return measured(*arguments, **options)
+
+    def conclude(*arguments):
+        seen.append(third.wait(30))
+        return concluded(*arguments)
+
+    monkeypatch.setattr(base, "text_errors", text_errors)
+    monkeypatch.setattr(pending, "conclude", conclude)
+    model = model_of(wide("sd1"), config=pa.AlignConfig(**STEPS))
+    images = pictures((40, 30), (30, 50), (64, 64), (50, 50))
+    assert len(list(model.align(given(images), ["dog", "cat"]))) == 4
+    assert seen == [True] * 4
+
+
+def test_others_may_ask_between_results(wide):
     model = model_of(wide("sd1"), config=pa.AlignConfig(**STEPS))
     results = model.align(iter(pictures((40, 30), (30, 50))), ["dog"])
     next(results)

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import pixalign as pa
 from label_folders import CLASSES, QUICK, contents, label, noise_png, write_pictures
 from pixalign.core.files import held_alone
-from pixalign.labelling import manifest
+from pixalign.labelling import manifest, work
 from pixalign.labelling.classes import PictureClasses
 from pixalign.pictures.segments import find_segments
 
@@ -253,6 +254,31 @@ def test_sizes_are_kept_and_batches_filled(model, tmp_path, monkeypatch):
     for picture, result in zip(run.finished, expected, strict=True):
         assert picture.mask.shape == picture.size
         assert np.mean(picture.mask == result.mask()) > 0.99  # batches round differently
+
+
+def test_the_network_does_not_wait_for_what_remains_of_a_unit(model, folder, tmp_path, monkeypatch):
+    """The second unit goes through the network while the first one's shard waits to be written."""
+    for module in (manifest, work):
+        monkeypatch.setattr(module, "UNIT", 2)
+    calls, second, seen = [], threading.Event(), []
+    batch, write = work.label_batch, work.write_shard
+
+    def aligned(*arguments):
+        labels = batch(*arguments)
+        calls.append(1)
+        if len(calls) == 2:
+            second.set()
+        return labels
+
+    def written(*arguments):
+        seen.append(second.wait(30))
+        return write(*arguments)
+
+    monkeypatch.setattr(work, "label_batch", aligned)
+    monkeypatch.setattr(work, "write_shard", written)
+    run = label(model, folder, tmp_path / "out")
+    assert seen == [True] * 3
+    assert run.summary["pictures"] == 5
 
 
 def test_one_command_writes_at_a_time(model, folder, tmp_path):
