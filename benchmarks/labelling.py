@@ -38,7 +38,12 @@ from pixalign.core.values import Phrase
 from pixalign.labelling.classes import PictureClasses
 from pixalign.labelling.formats import write_format
 from pixalign.labelling.records import LabelledPictures
-from pixalign.labelling.uncertainty import doubts, least_certain, uncertainty
+from pixalign.labelling.uncertainty import (
+    doubts,
+    least_certain,
+    least_standing,
+    uncertainty,
+)
 from pixalign.pictures.coco import compressed_runs, object_annotation, run_lengths
 from pixalign.pictures.segments import find_segments
 
@@ -240,6 +245,7 @@ def doubt(
     measures = {
         "review's order": [uncertainty(picture) for picture in pictures],
         "least certain": [0.0 if pair is None else 1 - pair[1] for pair in least],
+        "least standing": [-(least_standing(picture.record) or 0) for picture in pictures],
         "entropy": [picture.record["entropy"] for picture in pictures],
         "1 - margin": [1 - picture.record["margin"] for picture in pictures],
         "verdicts": [float(bool(doubts(picture.record))) for picture in pictures],

@@ -314,8 +314,18 @@ def test_the_most_doubtful_come_first(model, folder, tmp_path):
         name, row = min(least, key=least.get), by_key[key]
         assert row["least_certain"] == name
         assert float(row["probability"]) == pytest.approx(least[name], abs=2e-3)
-        expected = (1 - least[name] + float(row["entropy"])) / 2
+        drawn = [t for i, t in enumerate(result.trust, 1) if (mask == i).any()]
+        stands = min(trust.numbers["standing"] for trust in drawn)
+        expected = (1 - least[name] + 0.3 / (0.3 + stands)) / 2
         assert float(row["uncertainty"]) == pytest.approx(expected, abs=2e-3)
+
+
+def test_without_evidence_entropy_tells_doubt(model, folder, tmp_path):
+    config = pa.AlignConfig(method="attention", collect_steps=1)
+    label(model, folder, tmp_path / "out", config=config)
+    for row in csv.DictReader((tmp_path / "out" / "review.csv").open()):
+        expected = (1 - float(row["probability"]) + float(row["entropy"])) / 2
+        assert float(row["uncertainty"]) == pytest.approx(expected, abs=2e-4)
 
 
 def test_the_page_escapes_names_and_needs_nothing_else(model, tmp_path):

@@ -7,6 +7,8 @@ from typing import Any
 
 from pixalign.labelling.records import LabelledPicture
 
+_HALF = 0.3  # the standing that counts as one half
+
 
 def least_certain(picture: LabelledPicture) -> tuple[int, float] | None:
     """The label of the drawn class that is least probable over its own pixels, and that mean
@@ -20,15 +22,25 @@ def least_certain(picture: LabelledPicture) -> tuple[int, float] | None:
     return min(means.items(), key=lambda pair: pair[1]) if means else None
 
 
-def uncertainty(picture: LabelledPicture) -> float:
-    """0 where nothing is in doubt, up to 1.
+def least_standing(record: Mapping[str, Any]) -> float | None:
+    """The least share of a picture that a drawn class alone explains (`alignment.trust.standing`);
+    None where no evidence was gathered, or nothing is drawn."""
+    trusts = [known["trust"] for known in record["classes"] if known["share"] > 0]
+    return min((trust["numbers"]["standing"] for trust in trusts if trust), default=None)
 
-    The mean of the entropy and of 1 - the mean probability of the least certain class. Of what was
-    tried on val scenes (benchmarks/labelling.py), verdicts made the order worse.
+
+def uncertainty(picture: LabelledPicture) -> float:
+    """Up to 1: how much the least certain class of a picture is in doubt.
+
+    The mean of 1 - p and of c / (c + s), where p is the mean probability of the `least_certain`
+    class and s is `least_standing`. Without evidence the entropy takes the latter's place. Chosen
+    among means of such numbers on val scenes; what the verdicts say made the order worse there.
     """
-    least = least_certain(picture)
-    doubted = 0.0 if least is None else 1 - least[1]
-    return float((doubted + picture.record["entropy"]) / 2)
+    certain, stands = least_certain(picture), least_standing(picture.record)
+    improbable = 0.0 if certain is None else 1 - certain[1]
+    if stands is None:
+        return float((improbable + picture.record["entropy"]) / 2)
+    return float((improbable + _HALF / (_HALF + stands)) / 2)
 
 
 def doubts(record: Mapping[str, Any]) -> list[str]:
