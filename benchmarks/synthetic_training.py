@@ -307,7 +307,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     out, begun = make_folder(given.out), time.perf_counter()
     name = result_name(loaded(given.model, given.device)[0])
     drawn, scenes = made_pairs(given)
-    write_png(out / f"{name}.png", sheet(drawn, scenes))
+    write_png(out / f"{name}.png", sheet(drawn))
     settings = {k: v for k, v in vars(given).items() if k not in ("out", "toy", "workers")}
     result: dict[str, Any] = {
         **settings,
@@ -346,19 +346,18 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def sheet(drawn: Mapping[str, Any], scenes: Mapping[str, Any], shown: int = 6) -> Image.Image:
+def sheet(drawn: Mapping[str, Any], shown: int = 6) -> Image.Image:
     """The first drawn pictures with the masks of each row; what is unknown is white."""
 
     def cell(pixels: np.ndarray, mask: np.ndarray) -> Image.Image:
         image = np.asarray(tinted(Image.fromarray(pixels), np.where(mask == IGNORE, 0, mask)))
-        return Image.fromarray(np.where((mask == IGNORE)[..., None], 255, image))
+        return Image.fromarray(np.where((mask == IGNORE)[..., None], np.uint8(255), image))
 
     rows = [
-        [Image.fromarray(pixels), *(cell(pixels, source[row][n]) for row in kinds)]
-        for source, kinds in ((drawn, DRAWN), (scenes, SCENES))
-        for n, pixels in enumerate(source["images"][:shown])
+        [Image.fromarray(pixels), *(cell(pixels, drawn[row][n]) for row in DRAWN)]
+        for n, pixels in enumerate(drawn["images"][:shown])
     ]
-    return picture_grid(rows[:shown], headings=["drawn", *DRAWN], side=SIDE)
+    return picture_grid(rows, headings=["drawn", *DRAWN], side=SIDE)
 
 
 def print_rows(result: Mapping[str, Any]) -> None:
