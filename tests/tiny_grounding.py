@@ -50,7 +50,7 @@ def detector(folder):
         decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, num_queries=12,
     )  # fmt: skip
     GroundingDinoForObjectDetection(config).eval().save_pretrained(folder)
-    size = {"shortest_edge": SIDE, "longest_edge": 2 * SIDE}
+    size = {"shortest_edge": 2 * SIDE, "longest_edge": 4 * SIDE}
     GroundingDinoImageProcessorPil(size=size).save_pretrained(folder)
     tokenizer(folder).save_pretrained(folder)
     return folder

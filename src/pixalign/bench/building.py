@@ -139,13 +139,15 @@ def read_build_prompts(path: Path) -> tuple[BuildPrompt, ...]:
 
 
 def _prompt(entry: Any, path: Path) -> BuildPrompt:
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("prompt"), str):
+    if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
         raise ValueError(f"{str(path)!r} holds {brief(entry)}; {_SHAPE}")
-    lists = [entry.get(name) for name in ("subject", "phrase")]
-    plain = all(isinstance(x, list) and all(isinstance(w, str) and w for w in x) for x in lists)
-    if not plain or len(lists[0]) != len(lists[1]):
+    subjects, phrases = entry.get("subject"), entry.get("phrase")
+    for words in (subjects, phrases):
+        if not isinstance(words, list) or not all(isinstance(w, str) and w.strip() for w in words):
+            raise ValueError(f"{str(path)!r} holds {brief(entry)}; {_SHAPE}")
+    if len(subjects) != len(phrases):
         raise ValueError(f"{str(path)!r} holds {brief(entry)}; {_SHAPE}, equally long")
-    return BuildPrompt.named(entry["prompt"], list(zip(*lists, strict=True)))
+    return BuildPrompt.named(entry["prompt"], list(zip(subjects, phrases, strict=True)))
 
 
 def build_dataset(
