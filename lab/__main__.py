@@ -185,13 +185,13 @@ def synthetic(
     device: Device = "auto",
 ) -> None:
     """Draw pictures, annotate them, and say which masks are right and whether trust tells."""
-    from lab.synthetic import format_synthetic, study_synthetic, summarise_synthetic
+    from lab.synthetic import format_synthetic, study_synthetic
 
     for name in model or ["lab:sd1", "lab:sd2"]:
         loaded = load_model(name, device, "float32")
         options: dict[str, Any] = {"prompts": prompts, "steps": steps}
-        result = study_synthetic(loaded, out, sets=set_ or tuple(LAB_SETS), **options)
-        print(f"{name}: {format_synthetic(summarise_synthetic(result))}")
+        summary = study_synthetic(loaded, out, sets=set_ or tuple(LAB_SETS), **options)
+        print(f"{name}: {format_synthetic(summary)}")
 
 
 @lab.command()

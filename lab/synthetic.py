@@ -55,9 +55,10 @@ def study_synthetic(
 ) -> dict[str, Any]:
     """Draw and annotate prompts of the lab's sets, and write what is known of each object.
 
-    ``out``/NAME.json is written after every TOGETHER pictures; the same call goes on.
+    ``out``/NAME-objects.json is written after every TOGETHER pictures; the same call goes on.
+    ``out``/NAME.json then says what filters keep (`summarise_synthetic`), which is returned.
     """
-    path = make_folder(out) / f"{result_name(model)}.json"
+    path = make_folder(out) / f"{result_name(model)}-objects.json"
     asked = {
         "model": model.name,
         "weights": fingerprint(model.backbone.pipe),
@@ -91,7 +92,9 @@ def study_synthetic(
             result["pictures"] = first + len(part)
             progress.advance(len(part))
             write_json(path, result)
-    return result
+    summary = summarise_synthetic(result)
+    write_json(out / f"{result_name(model)}.json", summary)
+    return summary
 
 
 def _phrases(entities: Sequence[str]) -> list[Phrase]:
@@ -265,8 +268,10 @@ def summarise_synthetic(result: Mapping[str, Any], draws: int = 1000) -> dict[st
 
     singles = [Filter((name,), False) for name in SIGNALS]
     return {
+        **{name: result[name] for name in ("asked", "device", "versions") if name in result},
         "pictures": result["pictures"],
         "objects": len(every.picture),
+        "judged": len(judged.picture),
         "there": round(100 * float(every.there.mean()), 2),
         "unfiltered": {name: _entry(values) for name, values in plain.items()},
         "verdict": row(Filter((), True), None),

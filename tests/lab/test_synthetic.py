@@ -116,8 +116,8 @@ def test_the_study_runs_and_goes_on(tmp_path, lab_shell, monkeypatch):
         assert code == 0, err
         assert "precision" in out
         monkeypatch.setattr(synthetic, "draw_requests", None)  # nothing is drawn again
-    result = json.loads((tmp_path / "sd2.json").read_text())
-    assert result["pictures"] == 2
+    result = json.loads((tmp_path / "sd2-objects.json").read_text())
+    assert json.loads((tmp_path / "sd2.json").read_text())["pictures"] == 2
     assert {row["picture"] for row in result["objects"]} == {0, 1}
     code, _, err = lab_shell("synthetic", *few, "--steps", 3)
     assert (code, "steps was 2, is 3" in err) == (2, True)
