@@ -179,15 +179,24 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def train_and_test(
-    images: np.ndarray, masks: np.ndarray, seed: int, steps: int, device: str, test: int
+    images: np.ndarray,
+    masks: np.ndarray,
+    seed: int,
+    steps: int,
+    device: str,
+    test: int,
+    side: int = SIDE,
 ) -> np.ndarray:
-    """int64 [test scenes, 1 + classes, 3]: hits, claimed and true pixels of a trained network."""
+    """int64 [test scenes, 1 + classes, 3]: hits, claimed and true pixels of a trained network.
+
+    Pictures are made smaller first, to ``side`` pixels.
+    """
     torch.manual_seed(seed)
     where = resolve_device(device)
     network = Segmenter().to(where)
     optimiser = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps)
-    pictures, labels = _on(images, where), torch.from_numpy(masks).to(where).long()
+    pictures, labels = _on(images, side, where), _labels(masks, side).to(where)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         rows = torch.randint(len(pictures), (BATCH,), generator=generator).to(where)
@@ -205,8 +214,8 @@ def train_and_test(
     scenes, counts = scene_pairs("test", 0, test), []
     with torch.no_grad():
         for first in range(0, test, 64):
-            said = network(_on(scenes["images"][first : first + 64], where)).argmax(1)
-            true = torch.from_numpy(scenes["scenes, true"][first : first + 64]).to(where)
+            said = network(_on(scenes["images"][first : first + 64], side, where)).argmax(1)
+            true = _labels(scenes["scenes, true"][first : first + 64], side).to(where)
             known = torch.arange(1 + len(CLASSES), device=where)[:, None, None]
             claims, truths = said[:, None] == known, true[:, None] == known
             sums = [part.sum((2, 3)) for part in (claims & truths, claims, truths)]
@@ -214,9 +223,16 @@ def train_and_test(
     return np.concatenate(counts)
 
 
-def _on(images: np.ndarray, device: torch.device) -> Tensor:
-    """Pictures uint8 [N, H, W, 3] as float32 [N, 3, H, W] in [-1, 1]."""
-    return torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
+def _on(images: np.ndarray, side: int, device: torch.device) -> Tensor:
+    """Pictures uint8 [N, SIDE, SIDE, 3] as float32 [N, 3, side, side] in [-1, 1]."""
+    pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
+    return functional.avg_pool2d(pixels, SIDE // side)
+
+
+def _labels(masks: np.ndarray, side: int) -> Tensor:
+    """Masks uint8 [N, SIDE, SIDE] as int64 [N, side, side]: the middle one of each square."""
+    step = SIDE // side
+    return torch.from_numpy(masks[:, step // 2 :: step, step // 2 :: step]).long()
 
 
 # ---- figures ----
@@ -331,7 +347,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     work: list[Work] = []
     for count, row, seed in runs:
         pairs = drawn if row in drawn else scenes
-        about = (seed, given.train_steps, given.device, given.test)
+        about = (seed, given.train_steps, given.device, given.test, given.side)
         work.append((train_and_test, (pairs["images"][:count], pairs[row][:count], *about)))
     counts: dict[tuple[int, str], list[np.ndarray]] = {}
     for number, tested in done(work, given.workers):
@@ -385,6 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--train-steps", type=int, default=1200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--test", type=int, default=500, help="scenes")
+    parser.add_argument("--side", type=int, default=SIDE, choices=(32, 64, 128))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--toy", action="store_true", help=f"{TOY}")

@@ -5,6 +5,7 @@ The judge is the lab's dense classifier, which was trained on true masks of rend
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -22,7 +23,7 @@ from pixalign.backbones.fingerprint import fingerprint
 from pixalign.backbones.locations import located
 from pixalign.bench.annotating import SIGNALS as EVERY_SIGNAL
 from pixalign.bench.annotating import Annotation, annotation_of
-from pixalign.bench.generation_study import result_name
+from pixalign.bench.generation_study import result_name, spread
 from pixalign.bench.metrics import bootstrap_weights, interval
 from pixalign.core.changes import check_unchanged
 from pixalign.core.files import make_folder, read_json, write_json
@@ -37,6 +38,7 @@ from pixalign.scenes.atlas import class_names
 RIGHT = 0.5  # a mask is right from this IoU with the classifier's region on
 TOGETHER = 16  # pictures that are drawn and annotated together, and kept together
 SIGNALS = tuple(name for name in EVERY_SIGNAL if name != "score")
+CONTROL = "share"  # of the picture: says nothing of trust, but large masks are easier to get right
 KEPT = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)  # shares of the objects
 CHOSEN_AT = 0.8  # the share that the chosen bounds are to keep
 
@@ -155,7 +157,7 @@ class Objects:
         def column(name: str) -> np.ndarray:
             return np.array([row[name] for row in rows])
 
-        signals = {name: column(name).astype(float) for name in SIGNALS}
+        signals = {name: column(name).astype(float) for name in (*SIGNALS, CONTROL)}
         return cls(
             picture=column("picture"),
             annotated=column("share") > 0,
@@ -241,7 +243,8 @@ def summarise_synthetic(result: Mapping[str, Any], draws: int = 1000) -> dict[st
 
     A filter is as good as its mean precision over the kept shares KEPT on the even pictures. On the
     odd ones the best, the verdict alone and each single signal are shown at bounds that were set on
-    the even ones. Values are percent, with 95 % intervals over pictures.
+    the even ones; ``over_control`` is the gain over keeping as many by the size of their masks.
+    Values are percent, with 95 % intervals over pictures.
     """
     every = Objects.read(result["objects"], result["asked"]["right"])
     fitted, judged = every[every.picture % 2 == 0], every[every.picture % 2 == 1]
@@ -256,17 +259,25 @@ def summarise_synthetic(result: Mapping[str, Any], draws: int = 1000) -> dict[st
     weights = torch.cat([once, bootstrap_weights(count, draws)])
     plain = figures(judged, judged.annotated, weights)
 
-    def row(each: Filter, share: float | None) -> dict[str, Any]:
-        level = 0.0 if share is None else level_for(each.ranks(fitted, fitted), share)
-        drawn = figures(judged, each.ranks(judged, fitted) >= level, weights)
-        gain = drawn["precision"] - plain["precision"]
+    def kept(each: Filter, share: float) -> tuple[float, np.ndarray, float]:
+        """The level, what it keeps of the judged, and its share of the fitted."""
+        ranks = each.ranks(fitted, fitted)
+        level = level_for(ranks, share)
+        return level, each.ranks(judged, fitted) >= level, float((ranks >= level).mean())
+
+    def row(each: Filter, share: float) -> dict[str, Any]:
+        level, chosen, reached = kept(each, share)
+        drawn = figures(judged, chosen, weights)
+        control = figures(judged, kept(Filter((CONTROL,), False), reached)[1], weights)
+        drawn["gain"] = drawn["precision"] - plain["precision"]
+        drawn["over_control"] = drawn["precision"] - control["precision"]
         return {
             "asked": share,
             "bounds": {name: round(x, 5) for name, x in each.bounds(level, fitted).items()},
-            **{name: _entry(values) for name, values in {**drawn, "gain": gain}.items()},
+            **{name: _entry(values) for name, values in drawn.items()},
         }
 
-    singles = [Filter((name,), False) for name in SIGNALS]
+    singles = [Filter((name,), False) for name in (*SIGNALS, CONTROL)]
     return {
         **{name: result[name] for name in ("asked", "device", "versions") if name in result},
         "pictures": result["pictures"],
@@ -274,7 +285,7 @@ def summarise_synthetic(result: Mapping[str, Any], draws: int = 1000) -> dict[st
         "judged": len(judged.picture),
         "there": round(100 * float(every.there.mean()), 2),
         "unfiltered": {name: _entry(values) for name, values in plain.items()},
-        "verdict": row(Filter((), True), None),
+        "verdict": row(Filter((), True), 1.0),
         "search": [{"filter": each.name, "precision": round(found[each], 2)} for each in order],
         "best": {**asdict(best), "name": best.name, "at": row(best, CHOSEN_AT)},
         "curves": {
@@ -303,27 +314,29 @@ def _precision_of(
     return figures(judged, judged.annotated & (said == verdict), weights)["precision"]
 
 
-def _entry(drawn: Tensor) -> dict[str, float]:
-    """The first of the values, and the interval of the others."""
-    low, high = interval(drawn[1:])
-    return {"value": round(float(drawn[0]), 2), "low": round(low, 2), "high": round(high, 2)}
+def _entry(drawn: Tensor) -> dict[str, float | None]:
+    """The first of the values, and the interval of the others; None where nothing is kept."""
+    ends = interval(drawn[1:]) if bool(drawn[1:].isfinite().any()) else (math.nan, math.nan)
+    values = zip(("value", "low", "high"), (float(drawn[0]), *ends), strict=True)
+    return {name: None if math.isnan(x) else round(x, 2) for name, x in values}
 
 
 def format_synthetic(summary: Mapping[str, Any]) -> str:
     """The filters' figures on the odd pictures, a line each."""
 
-    def said(entry: Mapping[str, float], form: str = ".1f") -> str:
-        return f"{entry['value']:{form}} ({entry['low']:{form}} to {entry['high']:{form}})"
+    def said(entry: Mapping[str, Any], form: str = ".1f") -> str:
+        return "nothing" if entry["value"] is None else spread(entry, form)
 
     def line(name: str, row: Mapping[str, Any]) -> str:
         gain = said(row["gain"], "+.1f") if "gain" in row else ""
         columns = (said(row["kept"]), said(row["precision"]), gain, said(row["recall"]))
-        return f"{name:<34}" + "".join(f"{column:<24}" for column in columns)
+        return f"{name:<{width}}" + "".join(f"{column:<24}" for column in columns)
 
+    width = 14 + max(map(len, summary["curves"]))
     shown = f"{summary['pictures']} pictures, {summary['objects']} objects"
     lines = [f"{shown}; {summary['there']:.1f} % of these are there, says the classifier"]
     titles = ("kept, %", "precision, %", "minus all", "recall, %")
-    lines.append(f"{'on the odd pictures':<34}" + "".join(f"{each:<24}" for each in titles))
+    lines.append(f"{'on the odd pictures':<{width}}" + "".join(f"{each:<24}" for each in titles))
     lines += [line("all", summary["unfiltered"]), line("sure", summary["verdict"])]
     for name, rows in summary["curves"].items():
         lines += [line(f"{name}, {row['asked']:.0%} asked", row) for row in rows[1:]]

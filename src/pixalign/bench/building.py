@@ -141,13 +141,17 @@ def read_build_prompts(path: Path) -> tuple[BuildPrompt, ...]:
 def _prompt(entry: Any, path: Path) -> BuildPrompt:
     if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
         raise ValueError(f"{str(path)!r} holds {brief(entry)}; {_SHAPE}")
-    subjects, phrases = entry.get("subject"), entry.get("phrase")
-    for words in (subjects, phrases):
-        if not isinstance(words, list) or not all(isinstance(w, str) and w.strip() for w in words):
-            raise ValueError(f"{str(path)!r} holds {brief(entry)}; {_SHAPE}")
+    subjects, phrases = (_words(entry, name, path) for name in ("subject", "phrase"))
     if len(subjects) != len(phrases):
         raise ValueError(f"{str(path)!r} holds {brief(entry)}; {_SHAPE}, equally long")
     return BuildPrompt.named(entry["prompt"], list(zip(subjects, phrases, strict=True)))
+
+
+def _words(entry: Mapping[str, Any], name: str, path: Path) -> list[str]:
+    words = entry.get(name)
+    if not isinstance(words, list) or not all(isinstance(w, str) and w.strip() for w in words):
+        raise ValueError(f"{str(path)!r} holds {brief(entry)}; {_SHAPE}")
+    return words
 
 
 def build_dataset(
