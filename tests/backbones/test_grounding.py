@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from transformers import GroundingDinoProcessor, SamModel, SamProcessor
+from PIL import Image
+from transformers import GroundingDinoProcessor, Sam2Model, SamModel, SamProcessor
 
 import tiny
 import tiny_grounding
@@ -93,6 +94,23 @@ def test_masks_are_those_of_the_processor(folders):
     (theirs,) = processor.post_process_masks(out.pred_masks, *sizes)
     assert masks.shape == (2, 60, 100)
     assert (masks == theirs[:, 0]).float().mean() > 0.999
+
+
+def test_masks_of_sam_2_by_hand(folders):
+    """The picture stretched to the network's square, the box with it, the mask back again."""
+    networks = GroundedSam(folders["detector"], folders["sam2"], torch.device("cpu"))
+    image, side = tiny.photo(100, 60), tiny_grounding.SIDE
+    square = np.asarray(image.resize((side, side), Image.Resampling.BILINEAR)) / 255
+    pixels = (square - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    box = torch.tensor([[10.0, 5, 60, 50]])
+    with torch.no_grad():
+        out = Sam2Model.from_pretrained(folders["sam2"])(
+            pixel_values=torch.from_numpy(pixels).permute(2, 0, 1)[None].float(),
+            input_boxes=(box * torch.tensor([side / 100, side / 60] * 2))[None],
+            multimask_output=False,
+        )
+    large = torch.nn.functional.interpolate(out.pred_masks[0], (60, 100), mode="bilinear")
+    assert (networks.masks(image, box) == (large[:, 0] > 0)).float().mean() > 0.999
 
 
 def test_masks_fit_the_picture(networks):

@@ -148,6 +148,9 @@ def test_it_goes_on_where_it_was_stopped(model, tmp_path, monkeypatch):
     assert files(out) == files(tmp_path / "whole")
     build_dataset(model, Halves(), request(tmp_path), out)
     assert len(drawn) == 5
+    for damaged in ("[]", '{"objects": 3}', "{"):
+        (out / "run" / "generate_0002.json").write_text(damaged)
+        assert build_dataset(model, Halves(), request(tmp_path), out) == whole
 
 
 def test_pictures_that_are_drawn_together(model, tmp_path):

@@ -8,6 +8,7 @@ import torch
 
 from lab import synthetic
 from lab.classifier import load_classifier, look_at
+from lab.plots import filters
 from lab.synthetic import Filter, Objects, figures, judge, level_for, summarise_synthetic
 from pixalign.backbones.locations import lab_folder
 from pixalign.bench.annotating import AnnotatedObject, Annotation
@@ -106,6 +107,8 @@ def test_the_search_finds_what_tells():
     assert changed["best"]["at"]["gain"]["value"] < 0
     text = synthetic.format_synthetic(summary)
     assert "best on the even pictures: " in text
+    pytest.importorskip("matplotlib")
+    assert filters({"sd1": summary, "sd2": changed}).png.startswith(b"\x89PNG")
 
 
 def test_the_study_runs_and_goes_on(tmp_path, lab_shell, monkeypatch):

@@ -260,7 +260,7 @@ def _name(number: int) -> str:
 def _record(out: Path, number: int) -> dict[str, Any] | None:
     """What is known of a finished picture; None where it, or a file of it, is not there."""
     name = _name(number)
-    with suppress(FileNotFoundError, ValueError):
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
         record: dict[str, Any] = read_json(out / STATE / f"{name}.json")
         left_out = not any(each["annotated"] for each in record["objects"])
         files = [out / ("left_out" if left_out else "images") / f"{name}.png"]
