@@ -18,6 +18,7 @@ from helpers import model_of, small
 from pixalign.bench import building
 from pixalign.bench.annotating import AlignmentAnnotator, AnnotatedObject, Annotation, Belief
 from pixalign.bench.building import BuildPrompt, BuildRequest, build_dataset, read_build_prompts
+from pixalign.bench.contact_sheet import SIDE
 from pixalign.bench.datasets import check, open_dataset
 from pixalign.generation.plan import GenerationSettings
 from pixalign.generation.prompt_sets import dvmp
@@ -98,7 +99,7 @@ def test_a_dataset_and_what_reads_it(model, tmp_path):
     with Image.open(out / "annotations" / "generate_0000_gt.png") as mask:
         assert mask.mode == "P"
     with Image.open(out / "sheet.png") as sheet:
-        assert sheet.width > 2 * 192
+        assert sheet.width > 2 * SIDE
 
 
 def test_doubt_is_not_counted(model, tmp_path):

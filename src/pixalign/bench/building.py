@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from pixalign.backbones.fingerprint import fingerprint
 from pixalign.bench.annotating import Annotation, Annotator, Belief
+from pixalign.bench.contact_sheet import contact_sheet
 from pixalign.bench.datasets.layouts import MOST
 from pixalign.bench.metrics import IGNORE
 from pixalign.core.changes import check_unchanged
@@ -37,15 +37,13 @@ from pixalign.generation.plan import GenerationRequest, GenerationSettings
 from pixalign.generation.prompt_sets import SetPrompt
 from pixalign.generation.result import Generation
 from pixalign.generation.run import GENERATION_METHODS, draw_requests
-from pixalign.pictures.drawing import palette, tinted
-from pixalign.pictures.grid import Cell, in_rows, picture_grid
+from pixalign.pictures.drawing import palette
 from pixalign.pictures.saving import mask_image, write_png
 from pixalign.text.entities import Entity, entities_of, given_entities
 
 _FORMAT = 1
 AEP_COUNT = 741  # pictures of the paper's set
 STATE, HEADER, SUMMARY, SHEET = "run", "settings.json", "build.json", "sheet.png"
-SHOWN, COLUMNS, SIDE = 18, 3, 192  # pictures on the sheet, a row's, and their pixels
 _SHAPE = 'allowed: a list of {"prompt": text, "subject": [class, ...], "phrase": [words, ...]}'
 
 
@@ -303,32 +301,3 @@ def _conclude(request: BuildRequest, header: Mapping[str, Any], out: Path) -> di
         write_png(out / SHEET, contact_sheet(out, list(phrases), done, request.classes))
     write_json(out / SUMMARY, summary)
     return summary
-
-
-def contact_sheet(
-    out: Path,
-    images: Sequence[str],
-    records: Mapping[str, Mapping[str, Any]],
-    classes: Sequence[str],
-) -> Image.Image:
-    """SHOWN pictures at even distances, each beside its mask; what is not counted is white.
-
-    Below stands the prompt, and what of it is annotated, by how sure it is.
-    """
-    step = max(1, len(images) // SHOWN)
-    cells: list[Cell] = []
-    for image in images[::step][:SHOWN]:
-        name = image.removesuffix(".png")
-        with Image.open(out / "images" / image) as picture:
-            shown = picture.convert("RGB")
-        with Image.open(out / "annotations" / f"{name}_gt.png") as file:
-            mask = np.asarray(file)
-        unknown = mask == IGNORE
-        masked = np.array(tinted(shown, np.where(unknown, 0, mask)))
-        masked[unknown] = 255
-        said = ", ".join(
-            each["name"] + ("" if each["annotated"] else f" ({each['verdict'] or 'not found'})")
-            for each in records[name]["objects"]
-        )
-        cells += [(shown, records[name]["prompt"]), (Image.fromarray(masked), said)]
-    return picture_grid(in_rows(cells, 2 * COLUMNS), side=SIDE, lines=2, text=13, gap=8)
