@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from pixalign.bench.metrics import IGNORE
 from pixalign.pictures.drawing import tinted
-from pixalign.pictures.fonts import font_for
+from pixalign.pictures.fonts import Lettering
 from pixalign.pictures.grid import Cell, in_rows, picture_grid
 
 SHOWN, COLUMNS, SIDE, TEXT = 18, 3, 192, 13  # pictures, those in a row, and sizes in pixels
@@ -59,9 +59,10 @@ def _named(picture: Image.Image, mask: np.ndarray, classes: Sequence[str]) -> Im
     scale = SIDE / max(mask.shape)
     size = round(mask.shape[1] * scale), round(mask.shape[0] * scale)
     shown = Image.fromarray(pixels).resize(size, Image.Resampling.NEAREST)
-    draw, font = ImageDraw.Draw(shown), font_for(classes, TEXT)
+    draw, letters = ImageDraw.Draw(shown), Lettering.of(classes, TEXT)
+    font = letters.font
     for label in np.unique(mask[(mask > 0) & ~unknown]).tolist():
-        text = classes[label - 1]
+        text = letters.write(classes[label - 1])
         middle = [float(np.median(places)) * scale for places in np.nonzero(mask == label)]
         half = min(font.getlength(text) / 2 + 3, size[0] / 2)
         place = (min(max(middle[1], half), size[0] - half), min(max(middle[0], 9), size[1] - 9))
