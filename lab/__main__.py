@@ -120,7 +120,7 @@ def audit(
     out: Annotated[Path, option("Folder for one JSON file a model.")],
     model: Annotated[list[str] | None, option("lab:NAME; repeatable.", show_default="four")] = None,
     val: Annotated[int, option("Val scenes, of which a score is chosen.", min=0)] = 120,
-    test: Annotated[int, option("Test scenes.", min=0)] = 240,
+    test: Annotated[int, option("Test scenes.", min=0)] = 120,
     prompts: Annotated[int, option("Prompts of each set that are drawn.", min=0)] = 48,
     steps: Steps = 20,
     early: Annotated[

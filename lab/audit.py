@@ -14,6 +14,7 @@ from PIL import Image
 from lab.classifier import PRESENT, SceneClassifier, colour_of, load_classifier, look_at, presence
 from lab.generation import LAB_SETS, parsed
 from pixalign.audit import MaskedPictures, Prompts, audit
+from pixalign.audit.drawing import faults
 from pixalign.audit.figures import SCORES
 from pixalign.audit.records import Record
 from pixalign.audit.store import read_records
@@ -112,7 +113,7 @@ def neglected_rows(
         likely = presence(classes)[0]
         asked = [parsed(row["phrase"])[0] for row in record["classes"]]
         missing = [float(likely[label]) < PRESENT for label in asked]
-        said = [row["neglected"] for row in record["classes"]]
+        said = list(faults(record).neglected)
         rows.append((said, missing, [row["standing"] for row in record["classes"]]))
     return rows
 
@@ -131,14 +132,14 @@ def leaked_rows(
         asked = [parsed(row["phrase"]) for row in record["classes"]]
         likely = presence(classes)[0]
         said, true = [], []
-        for each in record["attributes"]:
-            label, colour = asked[each["of"]][0], asked[each["of"]][1]
-            other = asked[each["rival"]][0]
+        for place, rival, leaked in faults(record).attributes:
+            each = record["attributes"][place]
+            (label, colour), (other, _) = asked[each["of"]], asked[rival]
             shade = record["classes"][each["of"]]["phrase"].split()[0]
             seen = min(float(likely[label]), float(likely[other])) >= PRESENT
             if each["word"] != shade or colour is None or not seen:
                 continue
-            said.append(each["leaked"])
+            said.append(leaked)
             true.append(int(colour_of(classes, colours, torch.tensor([other]))) == colour)
         rows.append((said, true))
     return rows

@@ -1,12 +1,10 @@
 """Drawn prompts: what is missing, in one place, or described by another's words."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
-from pixalign.audit.drawing import MERGED, drawn_record, overlap, strengths
+from pixalign.audit.drawing import MERGED, drawn_record, faults, overlap, strengths
 from pixalign.text.entities import given_entities
 
 PROMPT = "a photo of a red dog and a hot cat"
@@ -49,28 +47,24 @@ def test_entities_are_judged_in_the_picture(record, tiny_model, few):
     names = {"dog": "red dog", "cat": "hot cat"}
     result = tiny_model.align(picture, names, config=few, seed=3, method="dense")
     for row, trust in zip(record["classes"], result.trust, strict=True):
-        assert row["neglected"] == (trust.verdict == "absent")
+        assert row["verdict"] == trust.verdict
         assert row["standing"] == pytest.approx(trust.numbers["standing"], rel=1e-4, abs=1e-9)
     assert [(row["name"], row["phrase"]) for row in record["classes"]] == list(names.items())
 
 
-def test_pairs_and_attributes_of_what_is_there(tiny_model, few):
+def test_pairs_and_attributes_of_what_is_there(record):
     """Each by what its numbers say, and only among entities that are there."""
-    entities = given_entities(PROMPT, ["red dog", "hot cat"])
-    seen = 0
-    for seed, bound in ((0, 0.0), (1, 0.0), (2, 1.0)):  # all are there, or none
-        config = dataclasses.replace(few, absent_below=bound)
-        made = drawn_record(tiny_model, PROMPT, entities, 2, 1.0, config, seed)
-        there = [index for index, row in enumerate(made["classes"]) if not row["neglected"]]
-        assert len(made["pairs"]) == (len(there) == 2)
-        assert len(made["attributes"]) == (2 if len(there) == 2 else 0)
-        for pair in made["pairs"]:
-            assert pair["merged"] == (pair["overlap"] >= MERGED)
-        for each in made["attributes"]:
-            assert each["leaked"] == (each["others"] > each["own"])
-            assert {each["of"], each["rival"]} == {0, 1}
-            seen += 1
-    assert seen == 4
+    (pair,), words = record["pairs"], record["attributes"]
+    assert pair["of"] == [0, 1]
+    assert [(each["word"], each["of"]) for each in words] == [("red", 0), ("hot", 1)]
+    everything = faults({**record, "absent_below": 0.0})
+    assert everything.neglected == (False, False)
+    assert everything.pairs == ((0, 1, pair["overlap"] >= MERGED),)
+    leaked = [each["strengths"][1 - each["of"]] > each["strengths"][each["of"]] for each in words]
+    assert everything.attributes == ((0, 1, leaked[0]), (1, 0, leaked[1]))
+    nothing = faults({**record, "absent_below": 1.0})
+    assert nothing.neglected == (True, True)
+    assert nothing.pairs == nothing.attributes == ()
 
 
 def test_words_that_come_twice_have_no_map(tiny_model, few):

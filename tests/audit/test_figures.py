@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pixalign.alignment.trust import VERDICTS
 from pixalign.audit.comparing import LEAST, compared
+from pixalign.audit.drawing import NEGLECTED, faults
 from pixalign.audit.figures import (
     DRAWS,
     NAMES,
@@ -145,26 +146,25 @@ def test_confused_pixels_by_hand():
     assert ("dog", "cat") not in rows
 
 
-def prompt_record(neglected, merged=None, leaked=None):
-    rows = [
-        {"name": f"thing {n}", "verdict": "absent" if no else "sure", "other": None,
-         "neglected": no}
-        for n, no in enumerate(neglected)
-    ]  # fmt: skip
-    pairs = [] if merged is None else [{"merged": merged}]
+def prompt_record(standings, overlap=0.0, strengths=None):
+    """Of things whose bound of neglect is 1: absence's is a tenth."""
     return {
-        "classes": rows,
-        "pairs": pairs,
-        "attributes": [] if leaked is None else [{"leaked": leaked}],
+        "absent_below": 1 / NEGLECTED,
+        "classes": [
+            {"name": f"thing {n}", "verdict": "sure", "other": None, "standing": standing}
+            for n, standing in enumerate(standings)
+        ],
+        "pairs": [{"of": [0, 1], "overlap": overlap}],
+        "attributes": [{"word": "red", "of": 0, "strengths": strengths}] if strengths else [],
     }
 
 
 def test_rates_of_prompts_by_hand():
     records = [
-        prompt_record([True, False]),
-        prompt_record([False, False], merged=True, leaked=False),
-        prompt_record([False, False], merged=False, leaked=False),
-        prompt_record([False, False], merged=False, leaked=True),
+        prompt_record([0.5, 2], overlap=0.9, strengths=[1, 2]),  # one is neglected: no pair
+        prompt_record([2, 3], overlap=0.9, strengths=[2, 1]),
+        prompt_record([2, 3], overlap=0.2, strengths=[2, 1]),
+        prompt_record([2, 3], overlap=0.2, strengths=[1, 2]),
     ]
     figures = prompt_figures(records, resamples([0, 0, 1, 1]))
     assert {name: value for name, (value, _) in figures.overall.items()} == pytest.approx(
@@ -173,6 +173,16 @@ def test_rates_of_prompts_by_hand():
     assert figures.classes["thing 0"]["neglected"][0] == 25.0
     # Pictures of one prompt count together: only whole halves can come up.
     assert set(figures.overall["neglected"][1].tolist()) == {0.0, 12.5, 25.0}
+
+
+def test_a_word_leaks_onto_the_strongest_that_is_there():
+    record = prompt_record([2, 0.5, 3], strengths=[2, 9, 1])
+    assert faults(record).attributes == ((0, 2, False),)
+    record["attributes"][0]["strengths"] = [2, 9, 3]
+    assert faults(record).attributes == ((0, 2, True),)
+    assert not faults(record).none
+    record["attributes"][0]["of"] = 1  # describes what is neglected
+    assert faults(record).attributes == ()
 
 
 @given(

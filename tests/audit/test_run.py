@@ -32,6 +32,8 @@ def test_the_document_is_what_is_returned(finished):
     first, second = (subject["overall"]["miou_dense"]["value"] for subject in document["subjects"])
     assert pair["overall"]["miou_dense"][0] == pytest.approx(second - first, abs=2e-3)
     assert {"confusion", "groups", "layers"} <= document["subjects"][0].keys()
+    assert not document["subjects"][0]["own_bounds"]
+    assert "no bound of its own" in (finished["masks"][1] / "report.html").read_text()
 
 
 def test_the_same_again_is_the_same(finished, masked, tiny_model, other_model, few, tmp_path):

@@ -87,13 +87,18 @@ def standing(evidence: Evidence, config: AlignConfig) -> Tensor:
 
 
 def there(evidence: Evidence, config: AlignConfig) -> Tensor:
-    """bool [N]: which classes are likely in the picture, under a resolved config.
+    """bool [N]: which classes are likely in the picture, under a resolved config."""
+    return standing(evidence, config) >= absence(config)
+
+
+def absence(config: AlignConfig) -> float:
+    """The standing below which a class is absent.
 
     The config's bound is for 20 timesteps. Fewer leave more noise, which falls with the root of
     their number and explains a little, so that everything stands higher.
     """
     assert config.absent_below is not None
-    return standing(evidence, config) >= config.absent_below * math.sqrt(20 / config.elbo_count)
+    return config.absent_below * math.sqrt(20 / config.elbo_count)
 
 
 def trust(

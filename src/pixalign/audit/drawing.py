@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pixalign.alignment.result import Alignment
+from pixalign.alignment.trust import absence
 from pixalign.attention.capture import capture
 from pixalign.audit.records import Record, measured_results, rounded, thumbnail
 from pixalign.config import AlignConfig
@@ -28,6 +30,52 @@ from pixalign.text.prompts import occurrences_of
 
 REGION = 0.5  # of a map's peak: where a word is
 MERGED = 0.5  # IoU of two words' regions from which on they are in one place
+# In a picture that the model drew of a text itself, more of the text explains a little: an entity
+# is neglected below so many times the bound of absence. Chosen on lab:sd2 (docs/audit.md).
+NEGLECTED = 10.0
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What went wrong in a drawn picture: entities by their places in the prompt.
+
+    ``pairs`` are (first, second, whether merged) of entities that are there, ``attributes`` (place
+    in the record, the other entity where the word is strongest, whether it leaked there).
+    """
+
+    neglected: tuple[bool, ...]
+    pairs: tuple[tuple[int, int, bool], ...]
+    attributes: tuple[tuple[int, int, bool], ...]
+
+    @property
+    def none(self) -> bool:
+        """Whether all is there, apart, and with its own attributes."""
+        found = (each[2] for each in (*self.pairs, *self.attributes))
+        return not any((*self.neglected, *found))
+
+
+def faults(record: Record) -> Faults:
+    """An entity is neglected where its standing in the drawn picture is below `NEGLECTED` times
+    the bound of absence. Two that are there are merged where the regions of their words' maps
+    overlap by `MERGED` or more. A word that describes one of them leaks where its map is stronger
+    on another's mask than on its own.
+    """
+    bound = NEGLECTED * record["absent_below"]
+    neglected = tuple(row["standing"] < bound for row in record["classes"])
+    there = [index for index, missing in enumerate(neglected) if not missing]
+    pairs = tuple(
+        (*pair["of"], pair["overlap"] >= MERGED)
+        for pair in record["pairs"]
+        if set(pair["of"]) <= set(there)
+    )
+    attributes = []
+    for place, each in enumerate(record["attributes"]):
+        others = [index for index in there if index != each["of"]]
+        if others and each["of"] in there:
+            rival = max(others, key=lambda index: each["strengths"][index])
+            leaked = each["strengths"][rival] > each["strengths"][each["of"]]
+            attributes.append((place, rival, leaked))
+    return Faults(neglected, pairs, tuple(attributes))
 
 
 def drawn_record(
@@ -41,10 +89,8 @@ def drawn_record(
 ) -> Record:
     """Draw a prompt plainly, reading its words' maps on the way, and look at the picture.
 
-    An entity is neglected where the evidence in the drawn picture calls it absent. Two that are
-    there are merged where the regions of their words' maps overlap by `MERGED` or more. A word
-    that describes one entity leaks where its map is stronger on another's mask than on its own.
-    A word that the prompt repeats has one map for all its places: it is left out of the last two.
+    The record has numbers; `faults` judges them. A word that the prompt repeats has one map for
+    all its places: it is in no pair and describes nothing.
     """
     usual = model.backbone.guidance if guidance is None else guidance
     request = GenerationRequest(prompt, seed, tuple(entities))
@@ -61,24 +107,23 @@ def drawn_record(
     dense, size = results[Dense.name], (made.image.height, made.image.width)
     by_word = {} if maps is None else dict(zip(words, maps.heatmaps(size)[0], strict=True))
     assert dense.trust is not None
-    there = [verdict.verdict != "absent" for verdict in dense.trust]
     heads = [by_word.get(_text(prompt, entity.head).casefold()) for entity in entities]
     return {
         "prompt": prompt,
         "seed": seed,
+        "absent_below": absence(dense.config),
         "classes": [
             {
                 "name": _text(prompt, entity.head),
                 "phrase": entity.text,
                 "verdict": verdict.verdict,
                 "other": verdict.other,
-                "neglected": not present,
                 **{name: rounded(value) for name, value in verdict.numbers.items()},
             }
-            for entity, verdict, present in zip(entities, dense.trust, there, strict=True)
+            for entity, verdict in zip(entities, dense.trust, strict=True)
         ],
-        "pairs": _pairs(heads, there),
-        "attributes": _attributes(prompt, entities, by_word, _regions(dense), there),
+        "pairs": _pairs(heads),
+        "attributes": _attributes(prompt, entities, by_word, _regions(dense)),
         "picture": made.image,
         "shown": {
             "picture": thumbnail(made.image),
@@ -115,16 +160,13 @@ def _words(prompt: str, entities: Sequence[Entity]) -> list[str]:
     return [word for word in words if len(occurrences_of(word, prompt)) == 1]
 
 
-def _pairs(heads: Sequence[Tensor | None], there: Sequence[bool]) -> list[Record]:
-    """Each pair of entities that are there, and whose nouns have maps of their own."""
-    rows = []
-    for first, second in combinations(range(len(heads)), 2):
-        one, two = heads[first], heads[second]
-        if one is None or two is None or not (there[first] and there[second]):
-            continue
-        shared = overlap(one, two)
-        rows.append({"of": [first, second], "overlap": rounded(shared), "merged": shared >= MERGED})
-    return rows
+def _pairs(heads: Sequence[Tensor | None]) -> list[Record]:
+    """How much the maps of each pair of entities overlap, where their nouns have maps."""
+    return [
+        {"of": [first, second], "overlap": rounded(overlap(one, two))}
+        for first, second in combinations(range(len(heads)), 2)
+        if (one := heads[first]) is not None and (two := heads[second]) is not None
+    ]
 
 
 def _regions(dense: Alignment) -> list[NDArray[np.bool_]]:
@@ -142,27 +184,11 @@ def _attributes(
     entities: Sequence[Entity],
     by_word: dict[str, Tensor],
     regions: Sequence[NDArray[np.bool_]],
-    there: Sequence[bool],
 ) -> list[Record]:
-    """Each word that describes an entity, where that and another are there."""
-    rows = []
-    for owner, entity in enumerate(entities):
-        others = [index for index in range(len(entities)) if index != owner and there[index]]
-        for span in entity.modifiers:
-            word = _text(prompt, span)
-            found = by_word.get(word.casefold())
-            if found is None or not there[owner] or not others:
-                continue
-            each = strengths(found, regions)
-            rival = max(others, key=lambda index: each[index])
-            rows.append(
-                {
-                    "word": word,
-                    "of": owner,
-                    "rival": rival,
-                    "own": rounded(each[owner]),
-                    "others": rounded(each[rival]),
-                    "leaked": each[rival] > each[owner],
-                }
-            )
-    return rows
+    """Of each word that describes an entity, how strong its map is on every entity."""
+    return [
+        {"word": word, "of": owner, "strengths": list(map(rounded, strengths(found, regions)))}
+        for owner, entity in enumerate(entities)
+        for word in (_text(prompt, span) for span in entity.modifiers)
+        if (found := by_word.get(word.casefold())) is not None
+    ]

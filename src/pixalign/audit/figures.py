@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from pixalign.alignment.trust import VERDICTS
+from pixalign.audit.drawing import faults
 from pixalign.audit.records import METHODS, Record
 from pixalign.bench.groupings import Resampled, rounded
 from pixalign.bench.metrics import Tally, bootstrap_weights, curve, interval, pair_means, tertiles
 
 DRAWS = 1000
 NAMES = tuple(kind.name for kind in METHODS)
-SCORES = ("standing", "lead", "agreement", "overlap", "confidence", "sure")
-RANKED = "overlap"  # the score that ranks classes where nothing is known of masks
+SCORES = ("standing", "lead", "agreement", "overlap", "confidence", "belief", "sure")
+RANKED = "belief"  # the score that ranks classes without masks, chosen in docs/audit.md
 SIZES = ("smallest third", "middle third", "largest third")
 
 
@@ -52,6 +53,8 @@ def score(row: Mapping[str, Any], name: str) -> float | None:
         return float(row["verdict"] == "sure")
     if name == "lead":
         return float(row["lead"] - row["others_lead"])
+    if name == "belief":
+        return float(row["overlap"] * row["confidence"])
     value: float | None = row[name]
     return value
 
@@ -225,29 +228,26 @@ def confused_pixels(records: Sequence[Record], method: str) -> list[dict[str, An
 def prompt_figures(records: Sequence[Record], weights: Tensor) -> Figures:
     """Rates in percent: of entities neglected, pairs merged, attributes leaked, pictures whole."""
     found = Figures()
-    rows = [(row, n) for n, record in enumerate(records) for row in record["classes"]]
+    judged = [faults(record) for record in records]
     rates = {
-        "neglected": [(row["neglected"], n) for row, n in rows],
-        "merged": [(p["merged"], n) for n, r in enumerate(records) for p in r["pairs"]],
-        "leaked": [(a["leaked"], n) for n, r in enumerate(records) for a in r["attributes"]],
-        "whole": [(not _faults(record), n) for n, record in enumerate(records)],
+        "neglected": [(flag, n) for n, each in enumerate(judged) for flag in each.neglected],
+        "merged": [(flag, n) for n, each in enumerate(judged) for *_, flag in each.pairs],
+        "leaked": [(flag, n) for n, each in enumerate(judged) for *_, flag in each.attributes],
+        "whole": [(each.none, n) for n, each in enumerate(judged)],
     }
     for name, known in rates.items():
         if known:
             found.overall[name] = mean_of([(100.0 * value, n) for value, n in known], weights)
+    rows = [
+        (row | {"neglected": flag}, n)
+        for n, (record, each) in enumerate(zip(records, judged, strict=True))
+        for row, flag in zip(record["classes"], each.neglected, strict=True)
+    ]
     for name, own in _by_name(rows).items():
         missing = [(100.0 * row["neglected"], n) for row, n in own]
         found.classes[name] = {"neglected": mean_of(missing, weights)}
         found.counts[name] = _class_counts(row for row, _ in own)
     return found
-
-
-def _faults(record: Record) -> bool:
-    return (
-        any(row["neglected"] for row in record["classes"])
-        or any(pair["merged"] for pair in record["pairs"])
-        or any(each["leaked"] for each in record["attributes"])
-    )
 
 
 def entry(value: Resampled) -> dict[str, float | None]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pixalign.alignment.trust import VERDICTS
-from pixalign.audit.figures import SCORES
+from pixalign.audit.drawing import faults
+from pixalign.audit.figures import RANKED, score
 from pixalign.audit.records import METHODS, Record
 from pixalign.core.files import write_text
 from pixalign.pictures.drawing import hex_palette
@@ -34,6 +35,7 @@ NAMES: dict[str, tuple[str, bool]] = {
     "agreement": ("agreement of attention and evidence", False),
     "overlap": ("overlap of the masks of attention and dense", False),
     "confidence": ("confidence in the class’s pixels", False),
+    "belief": ("belief: overlap times confidence", False),
     "neglected": ("entities neglected", True),
     "merged": ("pairs of entities merged", True),
     "leaked": ("attributes leaked", True),
@@ -52,7 +54,7 @@ def write_page(
         short=short,
         colours=COLOURS,
         names=NAMES,
-        scores=SCORES,
+        ranked=RANKED,
         methods=[kind.name for kind in METHODS],
         listed=LISTED,
         matrix=matrix,
@@ -72,7 +74,7 @@ def _ordered(subject: Mapping[str, Any]) -> dict[str, Any]:
     """A subject with its classes as the page shows them, the weakest first."""
 
     def weakness(row: Mapping[str, Any]) -> tuple[float, str]:
-        for key, sign in (("iou_dense", 1), ("overlap", 1), ("neglected", -1)):
+        for key, sign in (("iou_dense", 1), (RANKED, 1), ("neglected", -1)):
             value = row.get(key, {}).get("value")
             if value is not None:
                 return sign * value, row["name"]
@@ -154,7 +156,7 @@ def _mean_iou(record: Record) -> float:
 
 def _belief(record: Record) -> float:
     rows = record["classes"]
-    return float(sum((row["verdict"] == "sure") + row["overlap"] for row in rows) / len(rows))
+    return sum(score(row, RANKED) or 0.0 for row in rows) / len(rows)
 
 
 def _said(record: Record) -> list[str]:
@@ -175,30 +177,34 @@ def _drawn_examples(records: Sequence[Record]) -> list[dict[str, Any]]:
         "Neglected": _neglected, "Merged": _merged, "Leaked": _leaked,
     }  # fmt: skip
     lists = []
-    for title, faults in kinds.items():
-        cards = [_card(record, said) for record in records if (said := faults(record))]
+    for title, say in kinds.items():
+        cards = [_card(record, said) for record in records if (said := say(record))]
         lists.append({"title": title, "cards": cards[:EXAMPLES]})
     return lists
 
 
 def _neglected(record: Record) -> list[str]:
-    rows = [row for row in record["classes"] if row["neglected"]]
-    return [f"no {row['phrase']} (standing {100 * row['standing']:.2f} %)" for row in rows]
+    rows = zip(record["classes"], faults(record).neglected, strict=True)
+    return [
+        f"no {row['phrase']} (standing {100 * row['standing']:.2f} %)"
+        for row, missing in rows
+        if missing
+    ]
 
 
 def _merged(record: Record) -> list[str]:
-    said = []
-    for pair in record["pairs"]:
-        if pair["merged"]:
-            one, two = (record["classes"][index]["phrase"] for index in pair["of"])
-            said.append(f"{one} and {two} in one place (overlap {pair['overlap']:.2f})")
-    return said
+    phrases = [row["phrase"] for row in record["classes"]]
+    return [
+        f"{phrases[first]} and {phrases[second]} are in one place"
+        for first, second, merged in faults(record).pairs
+        if merged
+    ]
 
 
 def _leaked(record: Record) -> list[str]:
-    rows = record["classes"]
+    names, words = [row["name"] for row in record["classes"]], record["attributes"]
     return [
-        f"{each['word']} of {rows[each['of']]['name']} is stronger on {rows[each['rival']]['name']}"
-        for each in record["attributes"]
-        if each["leaked"]
+        f"{words[place]['word']} of {names[words[place]['of']]} is stronger on {names[rival]}"
+        for place, rival, leaked in faults(record).attributes
+        if leaked
     ]

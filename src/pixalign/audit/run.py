@@ -31,7 +31,7 @@ from pixalign.core.provenance import device_name, versions
 from pixalign.methods.dense import Dense
 from pixalign.pictures.saving import write_png
 
-VERSION = 1  # of audit.json
+VERSION = 1  # of audit.json and of the records
 Subjects = Mapping[str, AlignmentModel | Callable[[], AlignmentModel]]
 
 
@@ -85,7 +85,7 @@ def _measured(
         "config": resolved[Dense.name].to_dict(),
         "thresholds": {name: own.threshold for name, own in resolved.items()},
     }
-    asked = {"kind": source.kind, **source.about(), **about, "seed": seed}
+    asked = {"version": VERSION, "kind": source.kind, **source.about(), **about, "seed": seed}
     asked["model"] = {k: v for k, v in asked["model"].items() if k != "device"}
     kept = Kept(out, name, asked)
     records = []
@@ -102,7 +102,8 @@ def _measured(
                 kept.write(index, record)
             records.append(record)
             progress.advance(1)
-    return about | {"device": device_name(model.backbone.device)}, records
+    own_bounds = "absent_below" in model.settings
+    return about | {"device": device_name(model.backbone.device), "own_bounds": own_bounds}, records
 
 
 def _finished(record: Record, out: Path) -> bool:
