@@ -150,10 +150,13 @@ def read_audit(folder: Path) -> dict[str, Any]:
     models = {name: _json(path) for name, path in paths.items() if path.is_file()}
     ranked = [name for name, record in models.items() if "ranking" in record]
     drawn = [name for name, record in models.items() if "prompts" in record]
-    means = {
-        score: fmean(models[name]["ranking"]["val"]["iou_dense"][score][0] for name in ranked)
-        for score in SCORES
-    }
+    means, tested = (
+        {
+            score: fmean(models[name]["ranking"][split]["iou_dense"][score][0] for name in ranked)
+            for score in SCORES
+        }
+        for split in ("val", "test")
+    )
     first = next(iter(models[drawn[0]]["prompts"].values()))
     return {
         "models": models,
@@ -162,6 +165,7 @@ def read_audit(folder: Path) -> dict[str, Any]:
         "drawn": drawn,
         "scores": SCORES,
         "means": means,
+        "tested": tested,
         "chosen": max(means, key=lambda score: means[score]),
         "others": sorted(means, key=lambda score: -means[score])[1:],
         "steps": first["steps"],
