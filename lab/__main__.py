@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import typer
@@ -112,6 +113,35 @@ def trust(
         path = make_folder(out) / f"{name.removeprefix('lab:')}.json"
         record = study_trust(name, scenes, ranked, device, save=partial(write_json, path))
         print_json({key: value for key, value in record.items() if key != "reliability"})
+
+
+@lab.command()
+def audit(
+    out: Annotated[Path, option("Folder for one JSON file a model.")],
+    model: Annotated[list[str] | None, option("lab:NAME; repeatable.", show_default="four")] = None,
+    val: Annotated[int, option("Val scenes, of which a score is chosen.", min=0)] = 120,
+    test: Annotated[int, option("Test scenes.", min=0)] = 120,
+    prompts: Annotated[int, option("Prompts of each set that are drawn.", min=0)] = 48,
+    steps: Steps = 20,
+    early: Annotated[
+        Path | None, option("Pipeline of an early checkpoint of lab:flux: compare these two alone.")
+    ] = None,
+    work: Annotated[Path | None, option("Folder that keeps the audits, to go on from.")] = None,
+) -> None:
+    """See whether audits are right: rankings without masks, neglected objects, checkpoints."""
+    from lab.audit import MODELS, study_audit, study_checkpoint
+    from pixalign.core.files import make_folder, write_json
+
+    if early is not None:
+        with TemporaryDirectory() as passing:
+            record = study_checkpoint(early, test, work or Path(passing), show=True)
+        write_json(make_folder(out) / "checkpoint.json", record)
+        print_json(record)
+        return
+    for name in model or MODELS:
+        record = study_audit(name, val, test, prompts, steps, work)
+        write_json(make_folder(out) / f"{name.removeprefix('lab:')}.json", record)
+        print_json(record)
 
 
 @lab.command()

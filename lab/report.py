@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lab.editing import summarise_edits
 from lab.generation import FIGURES
 from lab.plots import STEPS, filters, passes, reliability
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
+from pixalign.audit.drawing import NEGLECTED
+from pixalign.audit.figures import SCORES
+from pixalign.audit.report import NAMES, number
 from pixalign.backbones.locations import LAB_MODELS
 from pixalign.bench.generation_study import summarise_generation
 from pixalign.bench.store import RESULT
@@ -18,6 +22,12 @@ from pixalign.bench.summary import read_result
 from pixalign.bench.tables import effect_text
 from pixalign.core.files import make_folder, write_bytes
 from pixalign.pictures.pages import environment
+
+# Of an audit what the page of an early checkpoint shows.
+FIGURED = (
+    "miou_attention", "miou_elbo", "miou_dense", "sure", "blind", "confused", "absent",
+    "agreement", "overlap", "confidence", "belief",
+)  # fmt: skip
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -148,18 +158,54 @@ def read_synthetic(folder: Path) -> dict[str, Any]:
     }
 
 
+def read_audit(folder: Path) -> dict[str, Any]:
+    """What `python -m lab audit` says of each model, and the score that ranks classes best on val
+    scenes, in the mean over the models."""
+    paths = {name: folder / f"{name}.json" for name in LAB_MODELS}
+    models = {name: _json(path) for name, path in paths.items() if path.is_file()}
+    ranked = [name for name, record in models.items() if "ranking" in record]
+    drawn = [name for name, record in models.items() if "prompts" in record]
+    means, tested = (
+        {
+            score: fmean(models[name]["ranking"][split]["iou_dense"][score][0] for name in ranked)
+            for score in SCORES
+        }
+        for split in ("val", "test")
+    )
+    first = next(iter(models[drawn[0]]["prompts"].values()))
+    return {
+        "models": models,
+        "names": {name: f"`lab:{name}`" for name in models} | {"sd1": "the embedded model"},
+        "ranked": ranked,
+        "drawn": drawn,
+        "scores": SCORES,
+        "means": means,
+        "tested": tested,
+        "chosen": max(means, key=lambda score: means[score]),
+        "others": sorted(means, key=lambda score: -means[score])[1:],
+        "steps": first["steps"],
+        "bound": NEGLECTED,
+        "checkpoint": _json(folder / "checkpoint.json"),
+        "figures": {name: NAMES[name] for name in FIGURED},
+    }
+
+
 TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "generation": read_generation,
     "editing": read_editing,
     "method": read_method,
     "synthetic": read_synthetic,
+    "audit": read_audit,
 }
 
 
 def render(template: Path, values: Mapping[str, Any]) -> str:
     """The document as text."""
     templates = environment(html=False)
-    filters = {"points": points, "share": points, "signed": signed, "correlation": correlation}
+    filters = {
+        "points": points, "share": points, "signed": signed, "correlation": correlation,
+        "span": span, "figure": number,
+    }  # fmt: skip
     templates.filters.update(filters)
     return templates.from_string(template.read_text(encoding="utf-8")).render(**values)
 
@@ -169,6 +215,14 @@ def points(entry: Mapping[str, Any]) -> str:
     low, high = (entry.get(f"miou_{end}", entry.get(end)) for end in ("low", "high"))
     text = f"{entry.get('value', entry.get('miou')):.1f}"
     return text if low is None or high is None else f"{text} ({low:.1f} to {high:.1f})"
+
+
+def span(values: Sequence[float | None], digits: int = 0) -> str:
+    """ "70 (38 to 100)" of [value, low, high]; a dash for what could not be measured."""
+    if values[0] is None:
+        return "–"
+    value, low, high = (f"{x:.{digits}f}" for x in values)
+    return f"{value} ({low} to {high})"
 
 
 def signed(entry: Mapping[str, Any] | list[float | None] | None) -> str:

@@ -14,16 +14,20 @@ _RANK, _STRENGTH = 4, 0.3
 
 
 @seeded(21)
-def add_lora(pipe: Any, name: str = "style") -> None:
-    """A LoRA on the projections of the denoiser's attention, loaded as people do."""
+def lora_weights(pipe: Any) -> dict[str, torch.Tensor]:
+    """A LoRA on the projections of the denoiser's attention, as its file holds it."""
     backbone = wrap(pipe)
     network = type(backbone.denoiser).from_config(backbone.denoiser.config)
     network.add_adapter(LoraConfig(r=_RANK, target_modules=["to_q", "to_k", "to_v"]))
-    weights = {
+    return {
         f"{backbone.network}.{key}": _STRENGTH * torch.randn_like(weight)
         for key, weight in get_peft_model_state_dict(network).items()
     }
-    pipe.load_lora_weights(weights, adapter_name=name)
+
+
+def add_lora(pipe: Any, name: str = "style") -> None:
+    """The same, loaded as people do."""
+    pipe.load_lora_weights(lora_weights(pipe), adapter_name=name)
 
 
 @seeded(22)

@@ -14,9 +14,11 @@ LAYERS = {
     "values": ("core", "diffusion", "text", "pictures", "config"),
     "networks": ("attention", "backbones"),
     "method": ("alignment", "methods"),
-    "tasks": ("serving", "scenes", "generation", "editing", "labelling", "bench", "explorer"),
+    "tasks": (
+        "serving", "scenes", "generation", "editing", "labelling", "bench", "audit", "explorer",
+    ),
     "shell": ("model", "cli", "__init__", "__main__"),
-}
+}  # fmt: skip
 ORDER = [room for rooms in LAYERS.values() for room in rooms]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -41,14 +41,16 @@ def load(
     batch_size: int | str = "auto",
     progress: bool = False,
     settings: str | os.PathLike[str] | None = None,
+    lora: str | os.PathLike[str] | None = None,
     **diffusers_options: Any,
 ) -> Model:
     """A model by its hub id, its diffusers folder, a single-file checkpoint, or a loaded pipeline.
 
     Without a model it is the small one that comes with this package; "lab:sd2", "lab:sdxl",
     "lab:sd3" and "lab:flux" are its relatives in the source repository. A folder's pixalign.json
-    holds the model's own settings, or the file ``settings`` does (`pixalign fit`). A loaded
-    pipeline stays exactly as and where it is.
+    holds the model's own settings, or the file ``settings`` does (`pixalign fit`). ``lora`` is a
+    file (.safetensors) that is added to the model. A loaded pipeline stays exactly as and where it
+    is.
     ``diffusers_options`` (``revision``, ``variant``, ``torch_dtype`` ...) go to diffusers; a
     single file (.safetensors) takes ``config``, a folder or hub id that describes it.
     ``memory="low"`` takes smaller batches. ``compile=True`` compiles the ELBO's passes, which are
@@ -60,12 +62,12 @@ def load(
     if model is None or isinstance(model, str | os.PathLike):
         where = located(model)
         beside = model_settings(Path(where)) if own is None else {}
-        backbone = load_backbone(where, device, dtype, **diffusers_options)
+        backbone = load_backbone(where, device, dtype, lora=lora, **diffusers_options)
         backbone.check_alignable()
-        name = model_name(model)
+        name = model_name(model) + ("" if lora is None else f" + {Path(lora).name}")
     else:
-        if (device, dtype, diffusers_options) != ("auto", "auto", {}):
-            raise ValueError("device, dtype and options cannot change a loaded pipeline")
+        if (device, dtype, lora, diffusers_options) != ("auto", "auto", None, {}):
+            raise ValueError("device, dtype, lora and options cannot change a loaded pipeline")
         backbone = model if isinstance(model, Backbone) else wrap(model)
         name = type(backbone.pipe).__name__
     if compile:

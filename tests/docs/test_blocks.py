@@ -20,7 +20,8 @@ from pixalign.scenes.write import write_scenes
 
 DOCS = ROOT / "docs"
 STUDIES = (
-    "lab", "method", "benchmark", "generation", "synthetic", "editing", "speed", "baselines",
+    "lab", "method", "benchmark", "generation", "synthetic", "editing", "audit", "speed",
+    "baselines",
 )  # fmt: skip
 PAGES = sorted(
     page

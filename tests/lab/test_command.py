@@ -8,7 +8,8 @@ import pytest
 def test_the_commands_are_listed(lab_shell):
     code, out, _ = lab_shell("--help")
     assert code == 0
-    for name in "train attention tune quality study generation synthetic editing report".split():
+    commands = "train attention tune quality study generation synthetic editing audit report"
+    for name in commands.split():
         assert f" {name} " in out
     code, out, _ = lab_shell("train", "--help")
     for choice in ("sdxl", "flux", "vae", "classifier", "denoiser"):

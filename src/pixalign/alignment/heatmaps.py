@@ -80,9 +80,21 @@ def combined_layers(
 def layer_agreement(maps: AttentionMaps, ratio: Tensor, floor: float = 0.0) -> dict[str, float]:
     """Weights of the layers by how well each agrees with the evidence [N, h, w]: no labels needed.
 
-    The floor and the square of the correlation, where it is positive, of a layer's refined maps
-    with the log ratio, both minus their means over the classes; over the layer's mean, so that
-    layers become comparable. Where none agrees, as with a single class, all layers count alike.
+    The floor and the square of `layer_correlations`, where it is positive, over the layer's mean,
+    so that layers become comparable. Where none agrees, as with a single class, all layers count
+    alike.
+    """
+    agreeing = (floor + layer_correlations(maps, ratio).clamp_min(0).square()).tolist()
+    if not any(agreeing):
+        agreeing = [1.0] * len(agreeing)
+    layers = zip(maps.layers.names, agreeing, maps.cross, strict=True)
+    return {name: weight / layer_mean(layer) for name, weight, layer in layers}
+
+
+def layer_correlations(maps: AttentionMaps, ratio: Tensor) -> Tensor:
+    """[L]: the correlation of each layer's refined maps with the log ratio [N, h, w].
+
+    Both minus their means over the classes; 0 for a single class.
     """
     lead = resize(ratio, maps.grid).to(maps.cross[0])
     lead = (lead - lead.mean(0)).flatten()
@@ -91,11 +103,8 @@ def layer_agreement(maps: AttentionMaps, ratio: Tensor, floor: float = 0.0) -> d
     refined = refined.reshape(len(maps.cross), -1, *maps.grid)
     own = (refined - refined.mean(1, keepdim=True)).flatten(1).to(lead)
     scale = (own.norm(dim=1) * lead.norm()).clamp_min(torch.finfo(lead.dtype).tiny)
-    agreeing = (floor + (own @ lead / scale).clamp_min(0).square()).tolist()
-    if not any(agreeing):
-        agreeing = [1.0] * len(agreeing)
-    layers = zip(maps.layers.names, agreeing, maps.cross, strict=True)
-    return {name: weight / layer_mean(layer) for name, weight, layer in layers}
+    correlations: Tensor = own @ lead / scale
+    return correlations
 
 
 def heatmaps_under(maps: AttentionMaps, combined: Tensor, powers: Tensor, size: Size) -> Tensor:

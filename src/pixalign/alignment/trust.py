@@ -91,7 +91,12 @@ def _standing(maps: Tensor) -> Tensor:
 
 
 def there(evidence: Evidence, config: AlignConfig) -> Tensor:
-    """bool [N]: which classes are likely in the picture, under a resolved config.
+    """bool [N]: which classes are likely in the picture, under a resolved config."""
+    return standing(evidence, config) >= absence(config)
+
+
+def absence(config: AlignConfig) -> float:
+    """The standing below which a class is absent.
 
     The config's bound is for 20 timesteps. Fewer leave more noise, which falls with the root of
     their number and explains a little, so that everything stands higher.

@@ -68,9 +68,11 @@ def load_backbone(
     model: str | os.PathLike[str],
     device: str = "auto",
     dtype: str | torch.dtype = "auto",
+    *,
+    lora: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Backbone:
-    """Load a hub id, a diffusers folder or a single-file checkpoint.
+    """Load a hub id, a diffusers folder or a single-file checkpoint, and a LoRA's file on top.
 
     The family is checked before any weight is read. ``options`` go to diffusers (``revision``,
     ``variant``, ``token`` ...); a single file's ``config`` is a folder or a hub id that describes
@@ -79,6 +81,7 @@ def load_backbone(
     import diffusers
 
     place = resolve_device(device)
+    adapter = None if lora is None else _lora_file(Path(lora))
     older = options.pop("torch_dtype", None)  # diffusers' older word for dtype
     if older is not None and dtype != "auto":
         raise ValueError(f"dtype is {dtype!r} and torch_dtype {older!r}; allowed: one of them")
@@ -108,6 +111,8 @@ def load_backbone(
             raise
         raise OSError(f"cannot load {os.fspath(model)!r}: {_first_line(error)}") from error
     pipe.set_progress_bar_config(disable=True)
+    if adapter is not None:
+        _add_lora(pipe, adapter)
     backbone = family(pipe.to(place), os.fspath(model))
     lay_out(backbone)
     return backbone
@@ -128,6 +133,29 @@ def _single_file_config(path: Path, options: Mapping[str, Any]) -> Any:
         raise ValueError(f"{str(path)!r} is no checkpoint: {_first_line(error)}") from error
     weights = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     return single_file_utils.fetch_diffusers_config(weights)["pretrained_model_name_or_path"]
+
+
+def _lora_file(path: Path) -> Path:
+    """The path of a LoRA, checked before a model is loaded."""
+    if path.suffix != SINGLE_FILE:
+        raise ValueError(f"LoRA {str(path)!r} is no {SINGLE_FILE} file")
+    if not path.is_file():
+        raise FileNotFoundError(f"LoRA {str(path)!r} is missing; name a file that is there")
+    return path
+
+
+def _add_lora(pipe: Any, path: Path) -> None:
+    """Load a LoRA as diffusers does; one that changes nothing in this model is refused."""
+    if not hasattr(pipe, "load_lora_weights"):
+        raise ValueError(f"{type(pipe).__name__} takes no LoRA")
+    try:
+        pipe.load_lora_weights(str(path.parent), weight_name=path.name, local_files_only=True)
+    except Exception as error:  # what does not fit ends in libraries' errors of every kind
+        if out_of_memory(error):
+            raise
+        raise OSError(f"cannot load LoRA {str(path)!r}: {_first_line(error)}") from error
+    if not any(pipe.get_list_adapters().values()):
+        raise ValueError(f"LoRA {str(path)!r} has nothing for this {type(pipe).__name__}")
 
 
 def lay_out(backbone: Backbone) -> None:

@@ -26,6 +26,7 @@ COMMANDS = {
     "edit": Entry("edit", "Change what the words of a picture's prompt say, and only there."),
     "explore": Entry("explore", "Open a page that shows where a model puts each word."),
     "serve": Entry("serve", "Answer an annotation tool with masks, live."),
+    "audit": Entry("audit", "Report what a model knows: on masks, on pictures or on prompts."),
     "fit": Entry("fit", "Choose a model's thresholds and strength on masks of one's own."),
     "demo": Entry("scenes", "Show the method at work, offline."),
     "scenes": Entry("scenes", "Draw scenes with exact masks, captions and boxes."),

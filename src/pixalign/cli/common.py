@@ -99,6 +99,7 @@ def load_model(
     memory: str = "normal",
     progress: bool = True,
     settings: Any = None,
+    lora: Any = None,
 ) -> Any:
     """`pixalign.load` for a command: bars are only for those who watch."""
     from pixalign.backbones.load import hide_loading_bars
@@ -107,7 +108,7 @@ def load_model(
     if not (progress and sys.stderr.isatty()):
         hide_loading_bars()
     options: dict[str, Any] = {"dtype": dtype, "batch_size": batch_size, "memory": memory}
-    options["settings"] = settings
+    options |= {"settings": settings, "lora": lora}
     return load(model, device=device, progress=progress, **options)
 
 
