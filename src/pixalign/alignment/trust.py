@@ -101,10 +101,6 @@ def absence(config: AlignConfig) -> float:
     The config's bound is for 20 timesteps. Fewer leave more noise, which falls with the root of
     their number and explains a little, so that everything stands higher.
     """
-    return standing(evidence, config) >= _bound(config)
-
-
-def _bound(config: AlignConfig) -> float:
     assert config.absent_below is not None
     return config.absent_below * math.sqrt(20 / config.elbo_count)
 
@@ -115,7 +111,7 @@ def trust(
     """A verdict for each class, from its evidence and its map [N, h, w] before evidence acts."""
     shares = explained(evidence, config)
     stands = _standing(shares)
-    present = stands >= _bound(config)
+    present = stands >= absence(config)
     size: Size = (shares.shape[-2], shares.shape[-1])
     region = (minmax(resize(maps.float(), size), (1, 2)) >= _REGION).float()
     points = region.sum((1, 2))  # a flat map has no region

@@ -46,7 +46,7 @@ class Backbone(LatentCodec, ABC):
         """``name`` is what the pipeline was loaded by."""
         super().__init__(pipe)
         self.name = name
-        self._placed: tuple[Any, torch.device] | None = None  # `device`, and when that is so
+        self._placed: Any = None  # `_whereabouts`, and of which state
         self.lock = threading.RLock()  # held while something is asked of the pipeline
         self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
@@ -92,22 +92,25 @@ class Backbone(LatentCodec, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the pipeline computes, also when its parts are offloaded meanwhile.
-
-        It is asked anew where that may have changed: asking walks through all of its modules.
-        """
-        network = self.denoiser
-        hooks = any(hasattr(network, hook) for hook in ("_hf_hook", "_diffusers_hook"))
-        state = self.pipe, network.device, hooks or bool(getattr(self.pipe, "_all_hooks", ()))
-        if self._placed is None or self._placed[0] != state:
-            self._placed = state, super().device
-        return self._placed[1]
+        """Where the pipeline computes, also when its parts are offloaded meanwhile."""
+        return self._whereabouts()[0]
 
     @property
     def dtype(self) -> torch.dtype:
         """The number type the network computes in."""
-        dtype: torch.dtype = self.denoiser.dtype
-        return dtype
+        return self._whereabouts()[1]
+
+    def _whereabouts(self) -> tuple[torch.device, torch.dtype]:
+        """Device and number type; diffusers, who walks through all modules, is asked on changes."""
+        network = self.denoiser
+        first = next(network.parameters())
+        hooks = [getattr(network, name, None) for name in ("_hf_hook", "_diffusers_hook")]
+        hooks.append(getattr(self.pipe, "_all_hooks", None) or None)
+        state = self.pipe, network, first.device, first.dtype, *hooks
+        if self._placed is None or self._placed[0] != state:
+            self._placed = state, (super().device, network.dtype)
+        placed: tuple[torch.device, torch.dtype] = self._placed[1]
+        return placed
 
     @property
     def distilled(self) -> str | None:

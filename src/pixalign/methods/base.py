@@ -328,8 +328,8 @@ class Method(ABC):
         """What a distilled network's evidence is worth, where there is any."""
         if not config.measured:
             return []
-        why = self.backbone.distilled or "the settings say so"
-        return distillation(config, why, self.backbone.tells_guidance)
+        why = self.backbone.distilled if config.distilled else None
+        return distillation(config, why or "the settings say so", self.backbone.tells_guidance)
 
     def _measured(self, tasks: Sequence[AlignmentTask]) -> Sequence[AlignmentTask]:
         """The tasks with the errors under those of their texts that lack them, and the scores."""
