@@ -112,4 +112,8 @@ def test_versions_agree():
 
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert pixalign.__version__ == declared
-    assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {declared} - " in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version: {declared}\n" in (ROOT / "CITATION.cff").read_text()
+    for page in (ROOT / "README.md", *(ROOT / "docs" / "start").glob("*.md")):
+        named = re.findall(r"pixalign-([\d.]+)-py3", page.read_text(encoding="utf-8"))
+        assert set(named) <= {declared}, page
