@@ -67,9 +67,9 @@ BatchSize = Annotated[
 ]
 Strength = Annotated[
     float | None,
-    option("Strength: 1 is none, 1/3 the paper's.", parser=_fraction, metavar="<number|a/b>"),
+    option("Strength: 1 means none, 1/3 is the paper's.", parser=_fraction, metavar="<number|a/b>"),
 ]
-Memory = Annotated[str, option("low takes smaller batches.", **one_of(batching.MEMORY))]
+Memory = Annotated[str, option("low uses smaller batches.", **one_of(batching.MEMORY))]
 Seed = Annotated[int, option("Seed of the noise.", min=0)]
 Steps = Annotated[int, option("Denoising steps.", min=1)]
 _METHODS = one_of(name for name, kind in METHODS.items() if not kind.supervised)
@@ -86,7 +86,7 @@ Resize = Annotated[Literal["square", "keep"] | None, option("Square, or keep the
 Guidance = Annotated[
     float | None, option("Guidance.", show_default="the family's, such as 7.5 or SDXL's 5")
 ]
-Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", "--json")]
+Json = Annotated[bool, option("Print only JSON to stdout.", "--json")]
 
 
 def load_model(
