@@ -20,6 +20,8 @@ from diffusers import (
     DDIMScheduler,
     EulerDiscreteScheduler,
     FlowMatchEulerDiscreteScheduler,
+    FluxPipeline,
+    FluxTransformer2DModel,
     PNDMScheduler,
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
@@ -30,7 +32,13 @@ from diffusers import (
 from diffusers.models.attention_processor import Attention
 from diffusers.models.normalization import AdaLayerNormZero
 from torch import Tensor, nn
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    T5Config,
+    T5EncoderModel,
+)
 
 from lab.vocabulary import build_tokenizer
 from pixalign.backbones import Backbone, load_backbone, wrap
@@ -39,6 +47,8 @@ from pixalign.backbones.locations import EMBEDDED, model_settings
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import sample_scenes
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 # fmt: off
 NOUNS = (
@@ -223,11 +233,42 @@ def _sd3(device: torch.device) -> StableDiffusion3Pipeline:
     )
 
 
+def _flux(device: torch.device) -> FluxPipeline:
+    """FLUX.1 dev: 1024 px. Its T5 has two layers of 24: texts are encoded once, not measured."""
+    import tiny
+
+    t5 = T5Config(vocab_size=32128, d_model=4096, d_kv=64, d_ff=10240, num_layers=2, num_heads=64)
+    with torch.device(device):
+        dtype = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)  # 12 billion numbers are drawn as they are kept
+        try:
+            transformer = FluxTransformer2DModel(guidance_embeds=True)
+        finally:
+            torch.set_default_dtype(dtype)
+        transformer.register_to_config(sample_size=128)
+        encoders = CLIPTextModel(_clip_l()), T5EncoderModel(t5)
+        vae = _vae(
+            1024,
+            latent_channels=16,
+            scaling_factor=0.3611,
+            shift_factor=0.1159,
+            use_quant_conv=False,
+            use_post_quant_conv=False,
+        )
+    _enliven(transformer, *encoders)
+    return FluxPipeline(
+        transformer=transformer,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
+        vae=vae,
+        text_encoder=encoders[0],
+        tokenizer=_tokenizer(),
+        text_encoder_2=encoders[1],
+        tokenizer_2=tiny.t5_tokenizer(),
+    )
+
+
 def _tiny(device: torch.device) -> StableDiffusionPipeline:
     """The tests' tiny SD1 at 64 px, to try the benchmark itself."""
-    tests = str(Path(__file__).resolve().parents[1] / "tests")
-    if tests not in sys.path:
-        sys.path.append(tests)
     import tiny
 
     pipe = tiny.sd1()
@@ -240,6 +281,7 @@ PIPELINES: dict[str, Callable[[torch.device], Any]] = {
     "sd21": _sd21,
     "sdxl": _sdxl,
     "sd3": _sd3,
+    "flux": _flux,
     "tiny": _tiny,
 }
 ARCHITECTURES = (*PIPELINES, "embedded")

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from pixalign.alignment.plan import NoisedTimesteps, Passes, PromptPlan
 from pixalign.attention import AttentionReader, Site, add_by_owner, text_layers
+from pixalign.attention.compiled import CompiledNetwork
 from pixalign.attention.layers import CrossWeights, combine_layers
+from pixalign.attention.tap import LayersUnheardError
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
 from pixalign.core.batching import BatchSize
@@ -116,10 +118,17 @@ def collect(
         for site, kept in reader.queries.items():
             queries.setdefault(site, []).append(kept)
 
-    with reader.attached(backbone):
-        batch_size.each(
-            passes.latents, len(passes), "collect", work, restart=restart, progress=progress
-        )
+    def run(compiled: CompiledNetwork | None) -> None:
+        with reader.attached(backbone, compiled):
+            batch_size.each(
+                passes.latents, len(passes), "collect", work, restart=restart, progress=progress
+            )
+
+    try:
+        run(backbone.compiled_code)
+    except LayersUnheardError:  # at the first pass
+        restart()
+        run(None)
     joined = {site: torch.cat(parts) for site, parts in queries.items()}
     return CollectedAttention(sums, joined, reader)
 

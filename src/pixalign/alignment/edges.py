@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
 from pixalign.config import EDGES
 from pixalign.core.checks import check_choice
-from pixalign.core.maps import resize, widest
+from pixalign.core.maps import in_parts, resize, widest
 
 # Chosen on half of the photographs of benchmarks/edges.py; docs/edges/photos.json has the others.
 RADIUS = 1.0  # of a window, in cells: an edge may lie anywhere in a cell, and no farther
@@ -65,18 +64,23 @@ def guided(
         return heatmaps
     small = max(1, round(height / step)), max(1, round(width / step))
     colours = adaptive_avg_pool2d(picture, small).to(widest(picture.device))
-    mean, factor = _statistics(colours, reach, epsilon)
+    mean, inverse = _statistics(colours, reach, epsilon)
     followed = torch.empty_like(heatmaps)
-    for target, heatmap in zip(followed, heatmaps, strict=True):  # large pictures: one at a time
-        values = adaptive_avg_pool2d(heatmap[None], small).to(colours)
-        covariance = window_mean(values * colours, reach) - window_mean(values, reach) * mean
-        slope = torch.cholesky_solve(rearrange(covariance, "c h w -> h w c 1"), factor)
-        slope = rearrange(slope, "h w c 1 -> c h w")
-        offset = window_mean((slope * mean).sum(0, keepdim=True), reach)
-        target.copy_(heatmap - resize(offset.to(heatmap), (height, width))[0])
-        for weight, channel in zip(window_mean(slope, reach).to(heatmap), picture, strict=True):
-            target.addcmul_(resize(weight[None], (height, width))[0], channel)
-        target.clamp_(0, 1)
+    for part in in_parts(heatmaps, (height, width)):
+        heatmap = heatmaps[part]
+        values = adaptive_avg_pool2d(heatmap, small).to(colours)
+        shape = len(heatmap), 3, *small
+        products = window_mean((values[:, None] * colours).flatten(0, 1), reach)
+        covariance = products.reshape(shape) - window_mean(values, reach)[:, None] * mean
+        slope = covariance[:, 0, None] * inverse[0]
+        for channel in (1, 2):
+            slope.addcmul_(covariance[:, channel, None], inverse[channel])
+        offset = window_mean((slope * mean).sum(1), reach)
+        weights = window_mean(slope.flatten(0, 1), reach).reshape(shape).to(heatmap)
+        target = heatmap - resize(offset.to(heatmap), (height, width))
+        for channel, colour in enumerate(picture):
+            target.addcmul_(resize(weights[:, channel], (height, width)), colour)
+        followed[part] = target.clamp_(0, 1)
     return followed
 
 
@@ -94,10 +98,18 @@ def window_mean(values: Tensor, reach: int) -> Tensor:
 
 
 def _statistics(colours: Tensor, reach: int, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Of each window of colours [3, h, w]: mean [3, h, w], Cholesky factor [h, w, 3, 3]."""
+    """Of each window of colours [3, h, w]: mean [3, h, w], (cov + epsilon)^-1 [3, 3, h, w].
+
+    The inverse is that of a symmetric matrix by its minors.
+    """
     mean = window_mean(colours, reach)
-    products = (colours[:, None] * colours).flatten(0, 1)
-    covariance = window_mean(products, reach) - (mean[:, None] * mean).flatten(0, 1)
-    matrix = rearrange(covariance, "(a b) h w -> h w a b", a=3)
-    matrix = matrix + epsilon * torch.eye(3, dtype=matrix.dtype, device=matrix.device)
-    return mean, torch.linalg.cholesky(matrix)
+    one, other = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
+    products = window_mean(colours[list(one)] * colours[list(other)], reach)
+    rr, rg, rb, gg, gb, bb = products - mean[list(one)] * mean[list(other)]
+    rr, gg, bb = rr + epsilon, gg + epsilon, bb + epsilon
+    first = gg * bb - gb * gb, rb * gb - rg * bb, rg * gb - rb * gg
+    minors = [*first, rr * bb - rb * rb, rg * rb - rr * gb, rr * gg - rg * rg]
+    determinant = rr * first[0] + rg * first[1] + rb * first[2]
+    places = (0, 1, 2, 1, 3, 4, 2, 4, 5)
+    inverse = torch.stack([minors[place] for place in places]) / determinant
+    return mean, inverse.reshape(3, 3, *inverse.shape[1:])

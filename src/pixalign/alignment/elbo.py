@@ -156,27 +156,20 @@ def _errors(
     maps = torch.empty(2, len(passes) if empty is not None else 0, *noise.shape[2:])
 
     def work(first: int, last: int) -> None:
-        # Out of memory or not, a compiled batch has one of two sizes.
-        full = batch_size.of(passes.latents, "elbo")
-        while first < last:
-            left = len(passes) - first
-            together = fixed_size(left, full) if backbone.compiled else last - first
-            part = passes.batch(first, first + together)
-            error = backbone.epsilon(part.z, part.steps, part.texts) - part.noise
-            end = min(first + together, last)
-            losses[first:end] = error.square().mean((1, 2, 3))[: end - first]
-            if empty is not None:
-                place, nothing = part.place.to(noise.device), empty[part.text].to(noise.device)
-                missed[place[nothing]] = -error[nothing]
-                rest = missed[place]
-                added = error + rest
-                products = torch.stack([rest * added, added.square()]).mean(2)
-                scale = rest.square().mean((1, 2, 3))[:, None, None]
-                maps[:, first:end] = (products / scale)[:, : end - first].cpu()
-            first = end
+        part = passes.batch(first, last)
+        error = backbone.epsilon(part.z, part.steps, part.texts) - part.noise
+        losses[first:last] = error.square().mean((1, 2, 3))
+        if empty is None:
+            return
+        place, nothing = part.place.to(noise.device), empty[part.text].to(noise.device)
+        missed[place[nothing]] = -error[nothing]
+        rest = missed[place]
+        added = error + rest
+        products = torch.stack([rest * added, added.square()]).mean(2)
+        scale = rest.square().mean((1, 2, 3))[:, None, None]
+        maps[:, first:last] = (products / scale).cpu()
 
-    filled = backbone.compiled
-    batch_size.each(passes.latents, len(passes), "elbo", work, filled=filled, progress=progress)
+    batch_size.each(passes.latents, len(passes), "elbo", work, progress=progress)
     steps, texts, shape = passes.steps_each, len(passes.texts), noise.shape[1:]
     asked = empty is not None
     return (
@@ -184,12 +177,3 @@ def _errors(
         maps.reshape(2, texts * asked, steps, *shape[1:]),
         missed.reshape(len(passes.latents) * asked, steps, *shape).cpu(),
     )
-
-
-def fixed_size(left: int, full: int) -> int:
-    """The size of the next compiled batch: ``full``, or an eighth of it near the end.
-
-    Code is compiled for a size, so batches have one of two sizes and the last is filled up.
-    """
-    eighth = max(1, full // 8)
-    return full if left > 6 * eighth else eighth

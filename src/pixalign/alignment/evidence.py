@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pixalign.config import AlignConfig
-from pixalign.core.maps import minmax, resize
+from pixalign.core.maps import in_parts, minmax, resize
 from pixalign.core.values import Evidence, Size
 
 
@@ -80,11 +80,11 @@ def weigh(heatmaps: Tensor, evidence: Evidence, config: AlignConfig) -> Tensor:
     another class leads by more than the margin m; with m = 0 it is the plain product.
     """
     size: Size = (heatmaps.shape[-2], heatmaps.shape[-1])
-    ratio, told = log_ratio(evidence, config), information(evidence, config)
+    ratio, told = (of(evidence, config).to(heatmaps.device) for of in (log_ratio, information))
     share, weighed = config.information_weight, torch.empty_like(heatmaps)
     assert share is not None, "the config must be resolved"
-    for target, heatmap, lead, there in zip(weighed, heatmaps, ratio, told, strict=True):
-        veto = (resize(lead[None], size)[0] + config.evidence_margin).clamp_max(0)
-        factor = resize(there[None], size)[0] ** share * torch.exp(config.evidence_strength * veto)
-        target.copy_(minmax((heatmap ** (1 - share) * factor)[None], (1, 2))[0])
+    for part in in_parts(heatmaps, size):
+        veto = (resize(ratio[part], size) + config.evidence_margin).clamp_max(0)
+        factor = resize(told[part], size) ** share * torch.exp(config.evidence_strength * veto)
+        weighed[part] = minmax(heatmaps[part] ** (1 - share) * factor, (1, 2))
     return weighed

@@ -16,10 +16,11 @@ from pixalign.alignment.edges import follow_edges
 from pixalign.alignment.evidence import log_ratio, weigh
 from pixalign.attention.layers import CrossWeights, combine_layers, layer_mean
 from pixalign.config import AlignConfig
-from pixalign.core.maps import minmax, resize, widest
+from pixalign.core.maps import in_parts, minmax, resize, widest
 from pixalign.core.values import AttentionMaps, Evidence, Size
 
 _ROWS_AT_ONCE = 1024  # of a self-attention matrix, while it is multiplied
+_ON_DEVICE = 2**26  # pixels of heatmaps that a device holds: 256 MiB
 
 
 def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor:
@@ -39,10 +40,14 @@ def refine(maps: Tensor, self_attention: Sequence[Tensor], grid: Size) -> Tensor
 
 
 def to_image(maps: Tensor, size: Size) -> Tensor:
-    """Heatmaps float32 [N, H, W] in [0, 1] on the CPU: bilinear (line 8), then min-max."""
-    heatmaps = torch.empty(len(maps), *size)
-    for target, refined in zip(heatmaps, maps, strict=True):  # large pictures: one at a time
-        target.copy_(enlarge(refined[None], size)[0])
+    """Heatmaps float32 [N, H, W] in [0, 1]: bilinear (line 8), then min-max.
+
+    They stay where the maps are, unless they are so many or large that the CPU must hold them.
+    """
+    few = len(maps) * size[0] * size[1] <= _ON_DEVICE
+    heatmaps = torch.empty(len(maps), *size, device=maps.device if few else "cpu")
+    for part in in_parts(maps, size):
+        heatmaps[part] = enlarge(maps[part], size).to(heatmaps.device)
     return heatmaps
 
 
@@ -82,7 +87,8 @@ def layer_agreement(maps: AttentionMaps, ratio: Tensor, floor: float = 0.0) -> d
     lead = resize(ratio, maps.grid).to(maps.cross[0])
     lead = (lead - lead.mean(0)).flatten()
     stacked = torch.cat([resize(layer, maps.grid) for layer in maps.cross])
-    refined = refine(stacked, maps.self_attention, maps.grid).unflatten(0, (len(maps.cross), -1))
+    refined = refine(stacked, maps.self_attention, maps.grid)
+    refined = refined.reshape(len(maps.cross), -1, *maps.grid)
     own = (refined - refined.mean(1, keepdim=True)).flatten(1).to(lead)
     scale = (own.norm(dim=1) * lead.norm()).clamp_min(torch.finfo(lead.dtype).tiny)
     agreeing = (floor + (own @ lead / scale).clamp_min(0).square()).tolist()
@@ -106,16 +112,16 @@ def finish(
 ) -> Tensor:
     """Heatmaps [N, H, W], enlarged from a grid, under evidence and the picture's edges.
 
-    Each step acts where the config asks for it, on the CPU.
+    Each step acts where the config asks for it, where the heatmaps are.
     """
     if config.calibrate == "evidence":
         assert evidence is not None
-        heatmaps = weigh(heatmaps.cpu(), evidence, config)
+        heatmaps = weigh(heatmaps, evidence, config)
     if config.edges == "none":
         return heatmaps
     cell = math.sqrt(picture.width * picture.height / (grid[0] * grid[1]))
     colours = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1) / 255
-    return follow_edges(heatmaps.cpu(), colours, str(config.edges), cell)
+    return follow_edges(heatmaps, colours.to(heatmaps.device), str(config.edges), cell)
 
 
 def activation(maps: Tensor) -> Tensor:

@@ -92,11 +92,8 @@ class Passes:
         return len(self.timesteps.steps) // len(self.latents)
 
     def batch(self, first: int, last: int) -> Batch:
-        """Passes first .. last - 1: all steps of the first text, then of the second ...
-
-        Beyond the last pass it is repeated, to fill a batch of a given size.
-        """
-        index = torch.arange(first, last).clamp_max(len(self) - 1)
+        """Passes first .. last - 1: all steps of the first text, then of the second ..."""
+        index = torch.arange(first, last)
         text = index // self.steps_each
         image = self.owners[text]
         place = image * self.steps_each + index % self.steps_each

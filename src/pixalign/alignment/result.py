@@ -265,7 +265,10 @@ def conclude(
     scores = task.scores or Scores.neutral(len(phrases))
     heatmaps = torch.zeros(len(phrases), *task.size)
     ratio = torch.full((len(phrases), *task.latent), -torch.inf)
-    verdicts = list(absent(evidence, config)) if evidence is not None else []
+    everything = made is not None and len(made[0].plan.phrases) == len(phrases)
+    verdicts: list[Any] = [None] * len(phrases) * (evidence is not None)
+    if evidence is not None and not everything:
+        verdicts = list(absent(evidence, config))
     prompts: tuple[Prompt, ...] = ()
     layers: dict[str, Any] = {}
     warnings: tuple[str, ...] = ()
@@ -275,7 +278,7 @@ def conclude(
         kept = [phrases.index(phrase) for phrase in shown.plan.phrases]
         own, clear = shown.evidence, shown.clear_evidence
         about = (output.cells, task.encoded.image, own, config)
-        heatmaps[kept] = finish(output.heatmaps, *about)
+        heatmaps[kept] = finish(output.heatmaps, *about).cpu()
         if own is not None and clear is not None:
             ratio[kept] = log_ratio(own, config)
             judged = trust(shown.plan.phrases, clear, output.cross.cpu(), config)

@@ -70,7 +70,11 @@ def standing(evidence: Evidence, config: AlignConfig) -> Tensor:
     standing is the highest share at which one had gone by then. So a name whose place another
     explains better stands low, and of two names for one thing the better stands high.
     """
-    maps = explained(evidence, config)
+    return _standing(explained(evidence, config))
+
+
+def _standing(maps: Tensor) -> Tensor:
+    """`standing` by what each class explains [N, h, w]."""
     shares = torch.cat([maps, torch.zeros_like(maps[:1])]).flatten(1)  # the last row: no text
     total, left = maps.clamp_min(0).mean((1, 2)).tolist(), set(range(len(maps)))
     levels, reached = torch.zeros(len(maps)), 0.0
@@ -94,15 +98,21 @@ def there(evidence: Evidence, config: AlignConfig) -> Tensor:
     The config's bound is for 20 timesteps. Fewer leave more noise, which falls with the root of
     their number and explains a little, so that everything stands higher.
     """
+    return standing(evidence, config) >= _bound(config)
+
+
+def _bound(config: AlignConfig) -> float:
     assert config.absent_below is not None
-    return standing(evidence, config) >= config.absent_below * math.sqrt(20 / config.elbo_count)
+    return config.absent_below * math.sqrt(20 / config.elbo_count)
 
 
 def trust(
     phrases: Sequence[Phrase], evidence: Evidence, maps: Tensor, config: AlignConfig
 ) -> tuple[Trust, ...]:
     """A verdict for each class, from its evidence and its map [N, h, w] before evidence acts."""
-    shares, present = explained(evidence, config), there(evidence, config)
+    shares = explained(evidence, config)
+    stands = _standing(shares)
+    present = stands >= _bound(config)
     size: Size = (shares.shape[-2], shares.shape[-1])
     region = (minmax(resize(maps.float(), size), (1, 2)) >= _REGION).float()
     points = region.sum((1, 2))  # a flat map has no region
@@ -110,7 +120,7 @@ def trust(
     leads = torch.einsum("ihw,jhw->ij", region, shares)  # of class j in the region of i
     rivals = leads.masked_fill(~present, 0).fill_diagonal_(0).clamp_min(0)
     verdicts = []
-    for index, levels in enumerate(_levels(evidence, config)):
+    for index, levels in enumerate(_levels(shares, stands)):
         lead, best = float(leads[index, index]), float(rivals[index].max())
         verdict, other = "sure", None
         if not present[index]:
@@ -125,14 +135,16 @@ def trust(
 
 def absent(evidence: Evidence, config: AlignConfig) -> tuple[Trust, ...]:
     """The verdicts on classes that are not looked for further."""
-    return tuple(Trust("absent", None, levels) for levels in _levels(evidence, config))
+    shares = explained(evidence, config)
+    return tuple(Trust("absent", None, levels) for levels in _levels(shares, _standing(shares)))
 
 
-def _levels(evidence: Evidence, config: AlignConfig) -> list[dict[str, float]]:
-    pairs = zip(
-        presence(evidence, config).tolist(), standing(evidence, config).tolist(), strict=True
-    )
-    return [{"presence": present, "standing": stands} for present, stands in pairs]
+def _levels(shares: Tensor, stands: Tensor) -> list[dict[str, float]]:
+    presences = shares.clamp_min(0).mean((1, 2)).tolist()
+    return [
+        {"presence": present, "standing": level}
+        for present, level in zip(presences, stands.tolist(), strict=True)
+    ]
 
 
 def doubts(

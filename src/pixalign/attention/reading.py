@@ -15,6 +15,7 @@ from einops import rearrange
 from torch import Tensor
 
 from pixalign.attention import fused
+from pixalign.attention.compiled import CompiledNetwork
 from pixalign.attention.reprojection import cross_keys
 from pixalign.attention.sites import Site
 from pixalign.attention.tap import tapped
@@ -61,10 +62,15 @@ class AttentionReader:
         self.self_counts: dict[str, Tensor] = {}  # int64 [images]
 
     @contextmanager
-    def attached(self, network: TappedNetwork) -> Iterator[AttentionReader]:
-        """Observe every pass of the network inside the block; detach after it, come what may."""
+    def attached(
+        self, network: TappedNetwork, compiled: CompiledNetwork | None = None
+    ) -> Iterator[AttentionReader]:
+        """Observe every pass of the network inside the block; detach after it, come what may.
+
+        With ``compiled``, every pass of its compiled code.
+        """
         heard = [site for site in self.sites if site.reads_text or site in self.self_labels]
-        with tapped(network, heard, self._observe, self._begin):
+        with tapped(network, heard, self._observe, self._begin, compiled):
             yield self
 
     def self_mean(self, *labels: str, image: int = 0) -> Tensor:

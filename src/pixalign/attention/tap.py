@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from pixalign.attention import reprojection
+from pixalign.attention.compiled import CompiledNetwork
 from pixalign.attention.sites import Site
 from pixalign.core.protocols import TappedNetwork
 from pixalign.core.values import AttentionCall, NetworkCall, Size
@@ -29,20 +30,29 @@ from pixalign.core.values import AttentionCall, NetworkCall, Size
 Listener = Callable[[Site, AttentionCall, Size], tuple[Tensor, Tensor] | None]
 
 
+class LayersUnheardError(RuntimeError):
+    """Compiled code does not show the attention of some layers."""
+
+
 @contextmanager
 def tapped(
     network: TappedNetwork,
     sites: Sequence[Site],
     listener: Listener,
     begin: Callable[[], None] | None = None,
+    compiled: CompiledNetwork | None = None,
 ) -> Iterator[None]:
     """Inside the block the listener hears each of these layers, in this thread's passes, once.
 
     ``begin`` is told that a pass begins. A layer that attends more than once in a pass, as with
     image prompts, is heard at its first call, which is the text's. One that is not heard at all is
-    an error.
+    an error. With ``compiled`` its passes are heard, and nothing can be written.
     """
     tap = _Tap(network, listener, begin)
+    if compiled is not None:
+        with compiled.telling(_CompiledTap(tap, network, sites)):
+            yield
+        return
     with ExitStack() as undo:
         if _is_compiled(network.denoiser):
             undo.enter_context(torch.compiler.set_stance("force_eager"))
@@ -130,6 +140,32 @@ class _Tap(TorchFunctionMode):
         if site.kind == "joint":
             call = call.of_picture(self.call.order, grid[0] * grid[1])
         return self.listener(site, call, grid)
+
+
+class _CompiledTap:
+    """Hears the layers of compiled code."""
+
+    def __init__(self, tap: _Tap, network: TappedNetwork, sites: Sequence[Site]) -> None:
+        names = {module: name for name, module in network.denoiser.named_modules()}
+        self.tap, self.sites = tap, {names[site.module]: site for site in sites}
+        self.awaited: set[str] = set()
+        self.rows = 0
+
+    def begin(self, inputs: dict[str, Any], rows: int) -> None:
+        """A pass begins, of so many rows that count."""
+        self.awaited, self.rows = set(self.sites), rows
+        self.tap.begin(self.tap.network.denoiser, (), inputs)
+
+    def heard(self, layer: str, call: AttentionCall) -> None:
+        """A layer has attended."""
+        if layer in self.awaited:
+            self.awaited.remove(layer)
+            self.tap._listen(self.sites[layer], call.rows(slice(self.rows)))
+
+    def end(self) -> None:
+        """A pass has ended."""
+        if self.awaited:
+            raise LayersUnheardError(f"compiled code does not show {sorted(self.awaited)}")
 
 
 # ---- attention backends that do without scaled_dot_product_attention ----

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pixalign.attention import Site
+from pixalign.attention.compiled import CompiledNetwork
 from pixalign.backbones.distilled import signs_of_distillation
 from pixalign.backbones.latents import LatentCodec
 from pixalign.core.checks import brief, check_finite
@@ -23,7 +24,6 @@ from pixalign.text.streams import TextStream
 
 _TEXT_BATCH = 32  # prompts that go through the text encoders together
 _NATIVE = 1024  # pixels of a side, of models that do not say so
-_COMPILED_SHAPES = 64  # shapes of batches for which compiled code is kept
 
 
 class Backbone(LatentCodec, ABC):
@@ -49,7 +49,7 @@ class Backbone(LatentCodec, ABC):
         self.lock = threading.RLock()  # held while something is asked of the pipeline
         self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
-        self._compiled: Any = None
+        self.compiled_code: CompiledNetwork | None = None
 
     @classmethod
     @abstractmethod
@@ -311,26 +311,38 @@ class Backbone(LatentCodec, ABC):
         table: MutableMapping[Any, Any] = _AttentionBackendRegistry._backends
         return table
 
-    def compile(self, backend: str = "inductor") -> None:
+    def compile(self, backend: Any = "inductor") -> None:
         """Let `epsilon` run a compiled copy of the network's code; its weights stay shared.
 
-        Each shape of a batch is compiled when it is first met.
+        Each shape of latents is compiled when it is first met, for batches of all sizes.
         """
-        self._compiled = torch.compile(self.denoiser, backend=backend, dynamic=False)
+        self.compiled_code = CompiledNetwork(self.denoiser, backend)
 
     @property
     def compiled(self) -> bool:
         """Whether `epsilon` runs compiled code."""
-        return self._compiled is not None
+        return self.compiled_code is not None
 
-    def output(self, z: Tensor, steps: Steps, text: TextCondition, network: Any = None) -> Tensor:
+    def output(
+        self, z: Tensor, steps: Steps, text: TextCondition, compiled: bool = False
+    ) -> Tensor:
         """The network's output at noised latents [B, C, h, w], steps [B], texts [B]: float32.
 
-        Gradients flow to the latents and the texts where they are asked for.
+        Gradients flow to the latents and the texts where they are asked for. Compiled code is made
+        for two rows or more: a single one is doubled.
         """
-        asked = self.denoiser if network is None else network
-        time = steps.time.float().to(z.device)
-        return self.forward(asked, z.to(self.dtype), time, text).float()
+        time, rows = steps.time.float().to(z.device), len(z)
+        if not compiled:
+            return self.forward(self.denoiser, z.to(self.dtype), time, text).float()
+        assert self.compiled_code is not None
+        if rows == 1:
+            z, time, text = z.repeat(2, 1, 1, 1), time.repeat(2), text.repeated(2)
+        code = self.compiled_code
+
+        def run(**inputs: Any) -> Any:
+            return code(inputs, rows)
+
+        return self.forward(run, z.to(self.dtype), time, text).float()[:rows]
 
     def forward(self, network: Any, z: Tensor, time: Tensor, text: TextCondition) -> Tensor:
         """What the network, or a compiled copy of it, makes of z [B, C, h, w] at times [B]."""
@@ -343,17 +355,13 @@ class Backbone(LatentCodec, ABC):
 
     @torch.no_grad()
     def predict(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
-        """`output` without gradients."""
-        return self.output(z, steps, text)
+        """`output` without gradients; of compiled code, while somebody listens to that."""
+        code = self.compiled_code
+        return self.output(z, steps, text, code is not None and code.watched)
 
     @torch.no_grad()
     def epsilon(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
         """The network's estimate of the noise in z, whatever its objective: float32 [B, ...]."""
-        if self._compiled is None:
-            output = self.predict(z, steps, text)
-        else:
-            # The limit is there to stop endless recompiling; our shapes are few and fixed.
-            with torch._dynamo.config.patch(recompile_limit=_COMPILED_SHAPES):
-                output = self.output(z, steps, text, self._compiled)
+        output = self.output(z, steps, text, self.compiled)
         check_finite(output, f"outputs of the {self.family} network", self.dtype)
         return OBJECTIVES[self.objective].to_epsilon(output, z, steps)

@@ -44,21 +44,21 @@ class BatchSize:
         *,
         rows: int = 1,
         restart: Callable[[], None] | None = None,
-        filled: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """``work(first, last)`` on one part of 0 .. total - 1 after the other.
 
-        Each of these is ``rows`` images of a batch; parts that are ``filled`` up take as much
-        memory as whole ones. When memory runs out, a part is tried again with half the size, or
-        all are after ``restart()``, for sums that a failed part may have touched.
+        Each of these is ``rows`` images of a batch. Parts are alike: no small one is left over.
+        When memory runs out, a part is tried again with half the size, or all are after
+        ``restart()``, for sums that a failed part may have touched.
         """
         progress = progress or Progress(0, kind, show=False)
         done = 0
         while done < total:
             size = max(1, self.of(latents, kind) // rows)
-            size = size if filled else min(size, total)
-            last = min(done + size, total)
+            left = total - done
+            size = -(-left // -(-left // size))
+            last = done + size
             try:
                 work(done, last)
             except RuntimeError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -10,6 +12,15 @@ from pixalign.core.values import Size
 
 # Differences below this share of the largest magnitude are rounding, not signal.
 _RESOLUTION = 1e-6
+# Pixels of maps that are worked on at once: what a CPU's cache holds, and 64 MiB of float32.
+_PIXELS = {"cpu": 2**17, "cuda": 2**24}
+
+
+def in_parts(maps: Tensor, size: Size) -> Iterator[slice]:
+    """All maps [N, ...], to be had at a (height, width), a few at a time: of large ones one."""
+    together = max(1, _PIXELS.get(maps.device.type, 2**22) // (size[0] * size[1]))
+    for first in range(0, len(maps), together):
+        yield slice(first, min(first + together, len(maps)))
 
 
 def minmax(values: Tensor, dims: tuple[int, ...]) -> Tensor:
