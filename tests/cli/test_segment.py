@@ -302,9 +302,9 @@ def test_classes_that_the_small_models_have_never_seen_are_told():
     known = [Phrase("taco"), Phrase("Auto", "a red car"), Phrase("hot dog")]
     assert vocabulary_notes(None, known) == []
     notes = vocabulary_notes("lab:sd2", [*known, Phrase("hot dogs"), Phrase("qwertz")])
-    assert notes[0].startswith("'hot dogs' is none of the 111 classes it knows (such as hot dog")
-    assert notes[1] == "'qwertz' is none of the 111 classes it knows"
-    assert "scenes of emoji only" in notes[2]
+    assert notes[0].startswith("'hot dogs' is not among the 111 classes it knows (such as hot dog")
+    assert notes[1] == "'qwertz' is not among the 111 classes it knows"
+    assert "knows only emoji scenes" in notes[2]
     assert vocabulary_notes("a/model", [Phrase("xylophone")], [(3000, 4000)]) == []
 
 
@@ -319,4 +319,4 @@ def test_large_pictures_are_told_that_the_small_models_know_scenes(shell, tmp_pa
     code, _, err = shell("segment", tmp_path / "photo.png", "taco", *few)
     assert code == 0, err
     assert "warning: a picture of 600 by 90 pixels may be a photograph\n" in err
-    assert "--model takes a model for photographs" in err
+    assert "for photographs, choose a model with --model" in err

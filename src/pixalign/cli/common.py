@@ -126,13 +126,13 @@ def vocabulary_notes(
         if not any(occurrences_of(name, phrase.phrase) for name in known):
             close = get_close_matches(phrase.name.lower(), known, 3, 0.6)
             hint = f" (such as {', '.join(close)})" if close else ""
-            notes.append(f"{phrase.name!r} is none of the {len(known)} classes it knows{hint}")
+            notes.append(f"{phrase.name!r} is not among the {len(known)} classes it knows{hint}")
     large = next((size for size in sizes if max(size) > _SCENE_SIDE), None)
     if large is not None:
         notes.append(f"a picture of {large[1]} by {large[0]} pixels may be a photograph")
     if notes:
-        about = "the small model knows scenes of emoji only; `pixalign classes scenes` lists them"
-        notes.append(f"{about}, and --model takes a model for photographs")
+        about = "the small model knows only emoji scenes (`pixalign classes scenes` lists the classes)"
+        notes.append(f"{about}; for photographs, choose a model with --model")
     return notes
 
 

@@ -153,7 +153,7 @@ def _wanted(names: list[str], path: Path | None) -> tuple[tuple[Phrase, ...], Li
 def _print_summary(run: LabelRun, out: Path, absent: str) -> None:
     about: dict[str, Any] = dict(run.summary)
     speed = about["pictures_a_second"]
-    now = f", {about['labelled_now']} of them now, {speed:.2f} a second" if speed else ""
+    now = f" ({about['labelled_now']} in this run, {speed:.2f} per second)" if speed else ""
     print(f"{about['pictures']} pictures labelled{now}; {about['objects']} objects")
     width = max(map(len, about["pictures_by_class"]))
     for name, count in about["pictures_by_class"].items():
