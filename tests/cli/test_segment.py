@@ -313,7 +313,7 @@ def test_large_pictures_are_told_that_the_small_models_know_scenes(shell, tmp_pa
     assert vocabulary_notes(None, known, [(256, 256), (512, 40)]) == []
     notes = vocabulary_notes(None, known, [(128, 128), (3000, 4000), (900, 900)])
     assert notes[0] == "a picture of 4000 by 3000 pixels may be a photograph"
-    assert "scenes of emoji only" in notes[1]
+    assert "knows only emoji scenes" in notes[1]
     tiny.photo(600, 90).save(tmp_path / "photo.png")
     few = ("--method", "attention", "--device", "cpu", "--out", tmp_path / "out")
     code, _, err = shell("segment", tmp_path / "photo.png", "taco", *few)

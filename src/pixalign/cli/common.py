@@ -131,7 +131,7 @@ def vocabulary_notes(
     if large is not None:
         notes.append(f"a picture of {large[1]} by {large[0]} pixels may be a photograph")
     if notes:
-        about = "the small model knows only emoji scenes (`pixalign classes scenes` lists the classes)"
+        about = "the small model knows only emoji scenes (`pixalign classes scenes` lists them)"
         notes.append(f"{about}; for photographs, choose a model with --model")
     return notes
 
