@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diffusers.utils import USE_PEFT_BACKEND
-
 FEW_STEPS = 8  # of a pipeline's default: undistilled ones take 20 or more
 _SCHEDULERS = ("LCMScheduler", "TCDScheduler", "SCMScheduler")
 _NAMES = frozenset(
@@ -24,6 +22,8 @@ def signs_of_distillation(pipe: Any, network: Any, name: str = "") -> Iterator[s
 
     ``name`` is what it was loaded by, beside the names that the pipeline itself remembers.
     """
+    from diffusers.utils import USE_PEFT_BACKEND
+
     if pipe.config.get("is_distilled"):
         yield "its pipeline is marked as distilled"
     scheduler = type(pipe.scheduler).__name__
