@@ -2,7 +2,8 @@
 
 ``python benchmarks/labelling.py speed`` compares pictures a second from files with those of
 ``align`` on the same pictures in memory; ``quality`` labels scenes and scores the exported COCO
-file with pycocotools' own evaluation, and its masks with the benchmark's mIoU; ``doubt`` says how
+file with pycocotools' own evaluation, and its masks as the benchmark does, beside what the
+benchmark itself finds; ``doubt`` says how
 well the order of review finds the worst masks.
 """
 
@@ -11,52 +12,74 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import multiprocessing
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 import typer
+from numpy.typing import NDArray
 from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 import pixalign as pa
-from pixalign.bench.datasets import open_dataset
-from pixalign.bench.metrics import (
-    THRESHOLDS,
-    Tally,
-    curve,
-    tally,
-)
+from pixalign.bench.datasets import Sample, open_dataset
+from pixalign.bench.measuring import Bench
+from pixalign.bench.metrics import THRESHOLDS, Tally, curve, nearest_threshold, tally
+from pixalign.bench.spec import SpecRow
 from pixalign.bench.subject import Subject
 from pixalign.core.values import Phrase
 from pixalign.labelling.classes import PictureClasses
 from pixalign.labelling.formats import write_format
 from pixalign.labelling.records import LabelledPictures
-from pixalign.labelling.uncertainty import uncertainty
+from pixalign.labelling.uncertainty import (
+    doubts,
+    least_certain,
+    least_standing,
+    uncertainty,
+)
 from pixalign.pictures.coco import compressed_runs, object_annotation, run_lengths
 from pixalign.pictures.segments import find_segments
 
 Model = Annotated[str | None, typer.Option(show_default="the embedded model")]
 Preset = Annotated[str, typer.Option(help="Settings.")]
 Count = Annotated[int, typer.Option(min=1)]
+Numbers = NDArray[np.float64]
 app = typer.Typer(add_completion=False)
 
 
-def scenes(count: int, folder: Path) -> list[Subject]:
-    """The lab's first test scenes, with the benchmark's seeds; their pictures are in the folder."""
-    dataset = open_dataset("lab", None, "test", count)
-    subjects = []
-    for index in range(len(dataset)):
-        subject = Subject(dataset[index], index, dataset.classes, 0)
-        path = folder / f"{subject.sample.key}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        subject.sample.image.save(path)
-        subjects.append(subject)
-    return subjects
+def scenes(count: int, folder: Path, processes: int = 1, split: str = "test") -> list[Subject]:
+    """The lab's first scenes, with the benchmark's seeds; their pictures are in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [(count, range(low, min(low + 96, count)), split) for low in range(0, count, 96)]
+    if processes == 1:
+        drawn = [each for part in parts for each in _drawn(folder, *part)]
+    else:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(processes, len(parts)), context, _one_thread) as pool:
+            made = [pool.submit(_drawn, folder, *part) for part in parts]
+            drawn = [each for part in made for each in part.result()]
+    classes = open_dataset("lab", None, split, count).classes
+    return [Subject(sample, index, classes, 0) for index, sample in enumerate(drawn)]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # the processes share the cores
+
+
+def _drawn(folder: Path, count: int, places: range, split: str) -> list[Sample]:
+    """Some of so many scenes, written as files."""
+    dataset = open_dataset("lab", None, split, count)
+    samples = [dataset[index] for index in places]
+    for sample in samples:
+        sample.image.save(folder / f"{sample.key}.png")
+    return samples
 
 
 def lists_of(subjects: list[Subject]) -> dict[str, PictureClasses]:
@@ -123,6 +146,15 @@ def miou(parts: list[Tally]) -> float:
     return 100 * float(curve(Tally.concatenate(parts)).miou[0, 0])
 
 
+def benchmark_miou(model: pa.Model, subjects: list[Subject], preset: str) -> float:
+    """What the benchmark measures of the same scenes under the model's own threshold."""
+    row = SpecRow(name="ours", baseline="ours", preset=preset, method="dense")
+    threshold = model.resolve(row.config, "dense").threshold
+    assert threshold is not None
+    rows, _ = Bench([row], model).measure(subjects)
+    return miou([each.tallies["ours"][0].at(nearest_threshold(threshold)) for each in rows])
+
+
 @app.command()
 def quality(
     count: Count = 300,
@@ -146,47 +178,85 @@ def quality(
     said = "  ".join(f"{name} {value:.1f}" for name, value in scores.items())
     print(f"{count} scenes, {loaded.name}, preset {preset}, min_area {min_area}")
     print(f"COCOeval of masks: {said}")
-    print(f"mIoU of the exported masks {miou(masks):.4f}")
+    print(f"mIoU of the exported masks {miou(masks):.4f}", flush=True)
+    print(f"mIoU of the benchmark      {benchmark_miou(loaded, subjects, preset):.4f}")
     print(f"{run.summary['pictures_a_second']} pictures a second")
 
 
+def with_absent(subjects: list[Subject], split: str, count: int) -> dict[str, PictureClasses]:
+    """Each scene's classes and so many that are not in it."""
+    names = open_dataset("lab", None, split, 12).classes
+    chance, lists = np.random.default_rng(0), {}
+    for key, own in lists_of(subjects).items():
+        there = {phrase.name for phrase in own.phrases}
+        others = [name for name in names if name not in there]
+        more = [Phrase(str(name)) for name in chance.choice(others, count, replace=False)]
+        lists[key] = PictureClasses((*own.phrases, *more), own.seed)
+    return lists
+
+
+def rank_correlation(one: Numbers, other: Numbers) -> float:
+    """Spearman's."""
+    ranks = [np.unique(values, return_inverse=True)[1] for values in (one, other)]
+    counts = [np.bincount(rank) for rank in ranks]
+    means = [np.cumsum(n) - (n + 1) / 2 for n in counts]  # ties share their mean rank
+    pairs = [mean[rank] for mean, rank in zip(means, ranks, strict=True)]
+    return float(np.corrcoef(*pairs)[0, 1])
+
+
+def worst_found(
+    doubtful: Numbers, true: Numbers, worst: float = 0.1, first: float = 1 / 3
+) -> float:
+    """The share of the worst masks, a tenth, that stand in the first third of the queue."""
+    many, seen = max(1, round(worst * len(true))), round(first * len(true))
+    bad = np.argsort(true, kind="stable")[:many]
+    return float(np.isin(bad, np.argsort(-doubtful, kind="stable")[:seen]).mean())
+
+
+def spread(figure: Callable[..., float], *values: Numbers, draws: int = 1000) -> str:
+    """A figure, and its 95 % interval over resampled pictures."""
+    chance, many = np.random.default_rng(0), len(values[0])
+    picks = chance.integers(0, many, (draws, many))
+    low, high = np.quantile([figure(*(x[pick] for x in values)) for pick in picks], (0.025, 0.975))
+    return f"{figure(*values):+.2f} ({low:+.2f} to {high:+.2f})"
+
+
 @app.command()
-def doubt(count: Count = 100, model: Model = None, distractors: int = 3) -> None:
-    """Does review show the worst first? Scenes labelled with their classes and absent ones."""
+def doubt(
+    count: Count = 120,
+    model: Model = None,
+    absent: Annotated[int, typer.Option(help="Classes a scene that are not in it.")] = 3,
+    split: str = "test",
+    keep: Annotated[Path | None, typer.Option(help="A folder in which a run goes on.")] = None,
+) -> None:
+    """Does review show the worst first? mIoU of each mask against its place in the queue."""
     loaded = pa.load(model, progress=True)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        subjects = scenes(count, folder / "pictures")
-        names = open_dataset("lab", None, "test", count).classes
-        chance = np.random.default_rng(0)
-        lists = {}
-        for key, own in lists_of(subjects).items():
-            there = {phrase.name for phrase in own.phrases}
-            others = [name for name in names if name not in there]
-            more = [Phrase(str(name)) for name in chance.choice(others, distractors, replace=False)]
-            lists[key] = PictureClasses((*own.phrases, *more), own.seed)
-        options: dict[str, Any] = {"config": pa.AlignConfig.fast(absent="drop")}
-        run = loaded.label(folder / "pictures", lists, folder / "out", **options)
+        folder = keep or Path(temporary)
+        subjects = scenes(count, folder / "pictures", split=split)
+        lists = with_absent(subjects, split, absent)
+        config = pa.AlignConfig.fast(absent="drop" if absent else "keep")
+        run = loaded.label(folder / "pictures", lists, folder / "out", config=config)
         pictures = list(run.finished)
         parts = tallies(subjects, run.finished, THRESHOLDS[0])
     by_key = {f"{s.sample.key}.png": miou([part]) for s, part in zip(subjects, parts, strict=True)}
     true = np.array([by_key[picture.key] for picture in pictures])
+    least = [least_certain(picture) for picture in pictures]
     measures = {
-        "uncertainty": [uncertainty(picture.record) for picture in pictures],
-        "1 - margin": [1 - picture.record["margin"] for picture in pictures],
+        "review's order": [uncertainty(picture) for picture in pictures],
+        "least certain": [0.0 if pair is None else 1 - pair[1] for pair in least],
+        "least standing": [-(least_standing(picture.record) or 0) for picture in pictures],
         "entropy": [picture.record["entropy"] for picture in pictures],
-        "1 - mean score": [
-            1 - float(np.mean([s.score for s in picture.segments] or [0])) for picture in pictures
-        ],
+        "1 - margin": [1 - picture.record["margin"] for picture in pictures],
+        "verdicts": [float(bool(doubts(picture.record))) for picture in pictures],
     }
-    worst = true <= np.quantile(true, 0.2)
-    print(f"{count} scenes with {distractors} absent classes each, {loaded.name}; the worst fifth")
-    print(f"of masks stands below an mIoU of {np.quantile(true, 0.2):.1f}")
+    print(f"{count} {split} scenes with {absent} absent classes each, {loaded.name}, preset fast")
+    print(f"mean mIoU {true.mean():.1f}, the worst tenth below {np.quantile(true, 0.1):.1f}")
+    print(f"{'':<16}{'rank correlation':<26}worst tenth found in the first third (chance .33)")
     for name, values in measures.items():
-        first = np.argsort(-np.array(values), kind="stable")[: int(worst.sum())]
-        ranks = [np.argsort(np.argsort(x)) for x in (values, -true)]
-        rho = np.corrcoef(*ranks)[0, 1]
-        print(f"{name:<16} rank correlation {rho:+.2f}, finds {worst[first].mean():.0%} of them")
+        doubtful = np.array(values)
+        found = spread(rank_correlation, doubtful, -true)
+        print(f"{name:<16}{found:<26}{spread(worst_found, doubtful, true)}")
 
 
 @app.command()

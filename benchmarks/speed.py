@@ -237,7 +237,7 @@ class Bench:
 
     def loaded(self, **options: Any) -> pa.Model:
         """The model as `pa.load` gives it, with its own settings."""
-        model = pa.load(self.model.backbone, **options)
+        model = pa.load(self.model.pipe, **options)
         model.settings = dict(self.model.settings)
         return model
 

@@ -173,6 +173,28 @@ def editing(
 
 
 @lab.command()
+def synthetic(
+    out: Annotated[Path, option("Folder for one JSON file a model.")],
+    model: Annotated[list[str] | None, option("lab:NAME; repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        option("Prompts; repeatable.", "--set", show_default="all", **one_of(LAB_SETS)),
+    ] = None,
+    prompts: Annotated[int, option("The first so many of each set.", min=1)] = 222,
+    steps: Steps = 50,
+    device: Device = "auto",
+) -> None:
+    """Draw pictures, annotate them, and say which masks are right and whether trust tells."""
+    from lab.synthetic import format_synthetic, study_synthetic
+
+    for name in model or ["lab:sd1", "lab:sd2"]:
+        loaded = load_model(name, device, "float32")
+        options: dict[str, Any] = {"prompts": prompts, "steps": steps}
+        summary = study_synthetic(loaded, out, sets=set_ or tuple(LAB_SETS), **options)
+        print(f"{name}: {format_synthetic(summary)}")
+
+
+@lab.command()
 def study(
     only: Annotated[
         list[str] | None,

@@ -99,6 +99,39 @@ def passes(results: Mapping[str, Result]) -> Plot:
     return finished(figure, "Quality against passes", "mIoU over the timesteps of the ELBO")
 
 
+def filters(records: Mapping[str, Mapping[str, Any]]) -> Plot:
+    """Precision of drawn pictures' masks over the share of objects that filters keep: a panel a
+    model, by its title. The band is the best filter's 95 % interval, the square the verdict."""
+    figure, grid = new_figure(1, len(records), size=(4.8 * len(records), 4.8), squeeze=False)
+    for axes, (title, record) in zip(grid[0], records.items(), strict=True):
+        best = record["best"]["name"]
+        for (name, rows), colour in zip(record["curves"].items(), LINE_COLOURS[1:], strict=False):
+            shares, precisions = ([row[key] for row in rows] for key in ("kept", "precision"))
+            x, y = ([each["value"] for each in column] for column in (shares, precisions))
+            chosen = name == best
+            control = name == "share"
+            label = "size of the mask (control)" if control else name + " (chosen)" * chosen
+            style = "k:" if control else "o-"
+            about = {} if control else {"color": colour, "ms": 3}
+            axes.plot(x, y, style, lw=2.2 if chosen else 1.1, label=label, **about)
+            if chosen:
+                ends = ([each[end] for each in precisions] for end in ("low", "high"))
+                axes.fill_between(x, *ends, color=colour, alpha=0.15, lw=0)
+        sure, every = record["verdict"], record["unfiltered"]
+        axes.plot(sure["kept"]["value"], sure["precision"]["value"], "s", color="black", ms=6,
+                  label="verdict sure")  # fmt: skip
+        axes.axhline(every["precision"]["value"], color="grey", lw=0.8, ls="--",
+                     label="all, or some at random")  # fmt: skip
+        axes.set_title(f"{title} ({record['judged']} objects)")
+        axes.set_xlabel("kept, % of the objects that prompts name")
+        axes.invert_xaxis()
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncols": 2}
+        axes.legend(fontsize=8, frameon=False, **below)
+    grid[0][0].set_ylabel("masks that are right, %")
+    alt = "Share of right masks over the share of objects that is kept"
+    return finished(figure, "Filters", alt, legends=0)
+
+
 def reliability(records: Mapping[str, Mapping[str, Any]]) -> Plot:
     """How often the most probable label is right, by its probability: a panel for each model."""
     figure, grid = new_figure(1, len(records), size=(3.4 * len(records), 3.6), squeeze=False)

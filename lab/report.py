@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.editing import summarise_edits
 from lab.generation import FIGURES
-from lab.plots import STEPS, passes, reliability
+from lab.plots import STEPS, filters, passes, reliability
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.backbones.locations import LAB_MODELS
 from pixalign.bench.generation_study import summarise_generation
@@ -64,6 +64,9 @@ def report(docs: Path, *, figures: bool = True) -> list[Path]:
         for (name, found), draw in zip(plots.items(), (passes, reliability), strict=True):
             if found:
                 write_bytes(make_folder(docs / "method") / f"{name}.png", draw(found).png)
+        drawn = read_synthetic(docs / "synthetic")["models"]
+        if drawn:
+            write_bytes(docs / "synthetic" / "filters.png", filters(drawn).png)
     values = {"lab": results}
     for name, read in TASKS.items():
         if (docs / f"{name}.md.j2").is_file():
@@ -133,10 +136,23 @@ def read_method(folder: Path) -> dict[str, Any]:
     }
 
 
+def read_synthetic(folder: Path) -> dict[str, Any]:
+    """By model what `python -m lab synthetic` says of filters, and what
+    benchmarks/synthetic_training.py of the networks that learnt from drawn pictures."""
+    names = [name for name in LAB_MODELS if (folder / f"{name}.json").is_file()]
+    training = [name for name in LAB_MODELS if (folder / "training" / f"{name}.json").is_file()]
+    return {
+        "models": {name: _json(folder / f"{name}.json") for name in names},
+        "training": {name: _json(folder / "training" / f"{name}.json") for name in training},
+        "classifier": last_lines(folder.parent / "lab")["classifier"],
+    }
+
+
 TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "generation": read_generation,
     "editing": read_editing,
     "method": read_method,
+    "synthetic": read_synthetic,
 }
 
 

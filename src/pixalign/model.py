@@ -195,7 +195,7 @@ class Model:
         config = _with_absent(config, absent)
         with self.backbone.lock:
             self.backbone.check_alignable()
-            aligned = kind.with_options(self, options or {}).align(
+            return kind.with_options(self, options or {}).align(
                 image,
                 classes,
                 caption=caption,
@@ -206,16 +206,6 @@ class Model:
                 generator=generator,
                 seed=seed,
             )
-        return self._in_turn(aligned) if isinstance(aligned, Iterator) else aligned
-
-    def _in_turn(self, results: Iterator[Alignment]) -> Iterator[Alignment]:
-        """The same results, with the pipeline free for others while none is asked for."""
-        while True:
-            with self.backbone.lock:
-                result = next(results, None)
-            if result is None:
-                return
-            yield result
 
     def present(
         self,

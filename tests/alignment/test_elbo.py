@@ -133,8 +133,8 @@ def test_low_memory_gives_the_same_in_smaller_batches(wide, photo, monkeypatch):
         finally:
             handle.remove()
 
-    assert found["normal"][1] == [16, 8, 12]
-    assert found["low"][1] == [4, 4, 4, 4, 2, 4, 2, 4, 2, 4, 2]
+    assert found["normal"][1] == [12, 12, 12]
+    assert found["low"][1] == [4, 4, 4, 3, 3, 3, 3, 3, 3, 3, 3]
     for one, other in zip(found["low"][0], found["normal"][0], strict=True):
         for name in ("heatmaps", "losses", "elbo", "scores"):
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)

@@ -1,6 +1,7 @@
 """An iterator of pictures gives an iterator of results, and holds few of them."""
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import pixalign as pa
 import tiny
 from helpers import assert_close, model_of, pictures
-from pixalign.methods import base
+from pixalign.methods import base, pending
 
 STEPS = {"elbo_steps": 2, "collect_steps": 2}
 
@@ -36,9 +37,14 @@ def test_one_list_of_classes_for_all_and_shapes_in_any_order(wide):
         assert_close(one, model.align(image, ["dog", "cat"], seed=2))
 
 
-def test_few_pictures_and_heatmaps_live_at_a_time(wide, monkeypatch):
-    """Forty pictures: never more than are read ahead and share a batch."""
+@pytest.mark.parametrize(("room", "waiting"), [(pending._VALUES, pending._MOST), (1, 2)])
+def test_few_pictures_and_heatmaps_live_at_a_time(wide, monkeypatch, room, waiting):
+    """Forty pictures: never more than are read ahead, share a batch, and wait; of large ones two.
+
+    A result waits while the next picture is in the network.
+    """
     pipe, count, batch = wide("sd1"), 40, 4
+    monkeypatch.setattr(pending, "_VALUES", room)
     monkeypatch.setattr("pixalign.methods.elbo.images_at_once", lambda *_: batch)
     model = model_of(pipe, config=pa.AlignConfig(**STEPS))
     encoded, concluded, made = weakref.WeakSet(), weakref.WeakSet(), 0
@@ -51,8 +57,11 @@ def test_few_pictures_and_heatmaps_live_at_a_time(wide, monkeypatch):
 
         return counted
 
-    for name, alive in (("encode_image", encoded), ("conclude", concluded)):
-        monkeypatch.setattr(base, name, counting(getattr(base, name), alive))
+    for module, name, alive in (
+        (base, "encode_image", encoded),
+        (pending, "conclude", concluded),
+    ):
+        monkeypatch.setattr(module, name, counting(getattr(module, name), alive))
 
     def given():
         nonlocal made
@@ -65,15 +74,38 @@ def test_few_pictures_and_heatmaps_live_at_a_time(wide, monkeypatch):
         gc.collect()
         assert result in concluded
         most = [max(most[0], len(encoded)), max(most[1], len(concluded))]
-        assert made - done <= batch + 8  # those of the batch, and those that are read ahead
+        assert made - done <= batch + 8 + waiting
     assert done == count
-    assert batch <= most[0] <= batch + 2
-    assert most[1] <= 2  # this one, and the one before, which the loop still holds
+    assert batch <= most[0] <= batch + waiting + 2
+    assert most[1] <= waiting + 2  # this one, and the one before, which the loop still holds
+
+
+@pytest.mark.parametrize("given", [list, iter])
+def test_the_network_does_not_wait_for_results_to_be_concluded(wide, monkeypatch, given):
+    """The first picture's result is made when the third is in the network already."""
+    monkeypatch.setattr("pixalign.methods.elbo.images_at_once", lambda *_: 1)
+    measured, concluded, third, seen = base.text_errors, pending.conclude, threading.Event(), []
+    asked = []
+
+    def text_errors(*arguments, **options):
+        asked.append(1)
+        if len(asked) == 3:
+            third.set()
+        return measured(*arguments, **options)
+
+    def conclude(*arguments):
+        seen.append(third.wait(30))
+        return concluded(*arguments)
+
+    monkeypatch.setattr(base, "text_errors", text_errors)
+    monkeypatch.setattr(pending, "conclude", conclude)
+    model = model_of(wide("sd1"), config=pa.AlignConfig(**STEPS))
+    images = pictures((40, 30), (30, 50), (64, 64), (50, 50))
+    assert len(list(model.align(given(images), ["dog", "cat"]))) == 4
+    assert seen == [True] * 4
 
 
 def test_others_may_ask_between_results(wide):
-    import threading
-
     model = model_of(wide("sd1"), config=pa.AlignConfig(**STEPS))
     results = model.align(iter(pictures((40, 30), (30, 50))), ["dog"])
     next(results)

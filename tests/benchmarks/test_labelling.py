@@ -1,5 +1,6 @@
 """Exported labels score as the benchmark says, and pycocotools reads them."""
 
+import numpy as np
 import pytest
 
 import pixalign as pa
@@ -53,3 +54,32 @@ def test_pycocotools_scores_the_exported_file(labelled):
 
     (folder / "truth.json").write_text(json.dumps({"annotations": perfect}))
     assert labelling.coco_scores(truth, folder / "truth.json")["AP"] == pytest.approx(100)
+
+
+def test_rank_correlation_is_spearman_s():
+    from scipy.stats import spearmanr
+
+    chance = np.random.default_rng(0)
+    for _ in range(5):
+        one, other = chance.integers(0, 9, (2, 40)).astype(float)
+        expected = spearmanr(one, other)[0]
+        assert labelling.rank_correlation(one, other) == pytest.approx(expected)
+
+
+def test_the_share_of_the_worst_that_a_queue_shows_first():
+    true = np.arange(30.0)  # the worst are the first three
+    assert labelling.worst_found(-true, true) == 1
+    assert labelling.worst_found(true, true) == 0
+    order = np.zeros(30)
+    order[[0, 20]] = 2  # one of the three, and another
+    order[3:12] = 1
+    assert labelling.worst_found(order, true) == pytest.approx(1 / 3)
+
+
+def test_absent_classes_are_none_of_the_scene_s(labelled):
+    subjects, *_ = labelled
+    for key, own in labelling.with_absent(subjects, "test", 3).items():
+        (subject,) = [each for each in subjects if f"{each.sample.key}.png" == key]
+        names = [phrase.name for phrase in own.phrases]
+        assert names[: len(subject.phrases)] == [phrase.name for phrase in subject.phrases]
+        assert len(set(names)) == len(subject.phrases) + 3

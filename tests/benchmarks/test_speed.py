@@ -1,8 +1,10 @@
 """The speed benchmark measures what it says, and its reference computes the same."""
 
+import dataclasses
 import io
 import json
 import sys
+import types
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -20,7 +22,7 @@ import speed
 
 ROW = {
     "name", "seconds", "seconds_per_forward", "peak_gib", "forwards", "flops", "floor_seconds",
-    "floor_share", "times_faster", "warmup_seconds", "batch_size", "difference", "extrapolated",
+    "floor_share", "times_faster", "first_seconds", "batch_size", "difference", "extrapolated",
 }  # fmt: skip
 RECORD = {
     "arch", "device", "threads", "torch", "diffusers", "dtype", "classes", "latents", "parameters",
@@ -50,7 +52,7 @@ def test_rows_and_fields():
     assert status == 0
     assert set(record) == RECORD
     rows = {row["name"]: row for row in record["rows"]}
-    assert list(rows) == ["sequential", "eager", "fast"]
+    assert list(rows) == ["sequential", "elbo", "dense", "fast"]
     for row in rows.values():
         assert set(row) - {"notes"} == ROW
         assert set(row["seconds"]) == {"total", "elbo", "collect", "heatmaps"}
@@ -63,11 +65,14 @@ def test_rows_and_fields():
         ratio = rows["sequential"]["seconds"]["total"] / row["seconds"]["total"]
         assert row["times_faster"] == pytest.approx(ratio)
         assert row["name"] in speed.table(record)
-    for name in ("sequential", "eager"):
+    for name in ("sequential", "elbo"):
         assert rows[name]["forwards"] == {"total": 50, "collect": 10, "elbo": 40}
-    assert rows["fast"]["forwards"] == {"total": 15, "collect": 5, "elbo": 10}
+    assert rows["dense"]["forwards"] == {"total": 70, "collect": 10, "elbo": 60}
+    few = pa.AlignConfig.fast()
+    passes = {"collect": few.collect_steps, "elbo": 3 * few.elbo_steps}
+    assert rows["fast"]["forwards"] == {"total": sum(passes.values()), **passes}
     assert rows["fast"]["difference"] is None
-    apart = rows["eager"]["difference"]
+    apart = rows["elbo"]["difference"]
     assert apart["losses"] < 1e-4
     assert apart["heatmaps"] < 1e-3
     assert apart["heatmaps_same_scores"] < 1e-4
@@ -77,20 +82,29 @@ def test_rows_and_fields():
 def test_other_families_equal_sequential(pipeline, name):
     model = pa.load(pipeline(name))
     latents = architectures.smooth_latents(model.backbone)[..., :16, :16]
-    apart = speed.compare(model, latents, architectures.NOUNS[:3])
+    names = architectures.NOUNS[:3]
+    reference = sequential.Sequential(
+        model.backbone, speed.reference_job(model, latents, names)
+    ).run()
+    _, apart = speed.compare(model, latents, names, reference)
     assert apart["losses"] < 1e-4
     assert apart["heatmaps"] < 1e-3
 
 
 def test_a_difference_is_seen():
-    def outcome(**changed):
-        losses, maps = torch.ones(2, 3), torch.zeros(2, 4, 4)
-        losses[1, 2] += changed.get("loss", 0)
-        maps[0, 1, 1] += changed.get("heat", 0)
-        return speed.Ours({}, {}, losses, torch.ones(2), maps, same_scores=maps)
-
-    apart = speed.difference(outcome(loss=0.5, heat=0.25), outcome())
+    losses, maps = torch.ones(2, 3), torch.zeros(2, 4, 4)
+    reference = sequential.Outcome({}, {}, losses, torch.ones(2), maps)
+    other = losses.clone(), maps.clone()
+    other[0][1, 2] += 0.5
+    other[1][0, 1, 1] += 0.25
+    found = types.SimpleNamespace(losses=other[0].numpy(), heatmaps=other[1].numpy())
+    apart = speed.difference(found, found, reference)
     assert apart == {"losses": 0.5, "heatmaps": 0.25, "heatmaps_same_scores": 0.25}
+    part = dataclasses.replace(reference, losses=losses * torch.nan, extrapolated=True)
+    part.losses[0] = 1.0
+    assert speed.difference(found, None, part) == {
+        "losses": 0.0, "heatmaps": None, "heatmaps_same_scores": None,
+    }  # fmt: skip
 
 
 def test_three_classes_take_70_forwards(small):
@@ -107,7 +121,8 @@ def test_three_classes_take_70_forwards(small):
     try:
         slow = work.run().forwards
         assert seen == 3 * 20 + 10
-        fast = speed.align_once(model, small.latents, three, speed.AlignConfig.official()).forwards
+        result = speed.align_once(model, small.latents, three, speed.CONFIGS["elbo"])
+        fast = speed.passes_of(result)
         assert seen == 2 * (3 * 20 + 10)
     finally:
         handle.remove()
@@ -146,19 +161,22 @@ def test_options(small, monkeypatch, tmp_path):
     out = tmp_path / "new" / "speed.json"
     record, status = asked(
         "--arch", "tiny", "--classes", "2", "--memory", "low", "--sweep", "1", "--many", "2",
-        "--seconds-limit", "0.05", "--out", str(out),
+        "--seconds-limit", "0.05", "--out", str(out), "--compile", "eager",
     )  # fmt: skip
     assert status == 0
     assert json.loads(out.read_text()) == record
     rows = {row["name"]: row for row in record["rows"]}
-    assert list(rows) == ["sequential", "eager", "low", "fast"]
+    assert list(rows) == [
+        "sequential", "elbo", "dense", "fast",
+        "elbo, compiled", "dense, compiled", "fast, compiled", "dense, low",
+    ]  # fmt: skip
     assert rows["sequential"]["extrapolated"] is True
     assert rows["sequential"]["forwards"]["total"] == 50
-    assert rows["eager"]["difference"]["losses"] < 1e-4  # of those that were computed
-    assert rows["eager"]["difference"]["heatmaps"] is None
+    assert rows["elbo"]["difference"]["losses"] < 1e-4  # of those that were computed
+    assert rows["elbo"]["difference"]["heatmaps"] is None
     assert [row["classes"] for row in record["sweep"]] == [1]
-    assert [row["eager"]["forwards"]["total"] for row in record["sweep"]] == [30]
-    many = record["many"]["eager"]
+    assert [row["dense"]["forwards"]["total"] for row in record["sweep"]] == [50]
+    many = record["many"]["dense"]
     assert many["forwards"] == 2 * 10 + (1 + 2) * 20
     assert many["single"]["forwards"] == 50
     assert "sequential*" in speed.table(record)
@@ -174,7 +192,7 @@ def test_a_failing_row_is_said_and_the_others_run(small, monkeypatch, capsys):
     assert status == 1
     rows = {row["name"]: row for row in record["rows"]}
     assert rows["sequential"] == {"name": "sequential", "error": "RuntimeError: no such luck"}
-    assert rows["eager"]["times_faster"] is None
+    assert rows["elbo"]["times_faster"] is None
     assert "no such luck" in capsys.readouterr().err
     assert "no such luck" in speed.table(record)
 
@@ -189,7 +207,8 @@ def test_bad_arguments_are_refused(arguments, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arch", "millions"), [("sd15", 859.5), ("sd21", 865.9), ("sdxl", 2567.5), ("sd3", 2028.3)]
+    ("arch", "millions"),
+    [("sd15", 859.5), ("sd21", 865.9), ("sdxl", 2567.5), ("sd3", 2028.3), ("flux", 11901.4)],
 )
 def test_networks_have_the_published_sizes(arch, millions):
     pipe = architectures.PIPELINES[arch](torch.device("meta"))  # sizes alone, no memory

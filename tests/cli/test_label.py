@@ -25,7 +25,7 @@ def test_label_writes_formats_and_goes_on(shell, folder, sd1_folder, tmp_path):
     code, said, err = shell(*asked, "--format", "coco", "--queue", 1)
     assert code == 0
     assert "3 pictures labelled (3 in this run" in said
-    assert "warning: 1 pictures failed" in err
+    assert "warning: 1 picture failed" in err
     assert "broken.png" in (out / "failed.csv").read_text()
     names = {path.name for path in out.iterdir()}
     assert names == {
@@ -40,6 +40,15 @@ def test_label_writes_formats_and_goes_on(shell, folder, sd1_folder, tmp_path):
     assert record["labelled_now"] == 0
     assert record["pictures"] == 3
     assert Image.open(next((out / "png").rglob("*.png"))).mode == "P"
+
+
+def test_one_picture_is_no_pictures(shell, sd1_folder, tmp_path):
+    folder = write_pictures(tmp_path / "one", 1)
+    code, said, err = shell(*typed(folder, sd1_folder, "dog", "cat", "--out", tmp_path / "out"))
+    assert code == 0, err
+    assert said.startswith("1 picture labelled")
+    assert "1 pictures" not in said
+    assert "1 objects" not in said
 
 
 def test_lists_from_a_file(shell, folder, sd1_folder, tmp_path):

@@ -16,6 +16,8 @@ from pixalign import AlignConfig
 from pixalign.cli.common import vocabulary_notes
 from pixalign.core.batching import BatchSize
 from pixalign.core.values import Phrase
+from pixalign.scenes.draw import draw_scenes
+from pixalign.scenes.labelled import labelled_scenes
 
 SCRIPT = Path(sys.executable).with_name("pixalign")
 
@@ -305,15 +307,22 @@ def test_classes_that_the_small_models_have_never_seen_are_told():
     assert notes[0].startswith("'hot dogs' is not among the 111 classes it knows (such as hot dog")
     assert notes[1] == "'qwertz' is not among the 111 classes it knows"
     assert "knows only emoji scenes" in notes[2]
-    assert vocabulary_notes("a/model", [Phrase("xylophone")], [(3000, 4000)]) == []
+    assert vocabulary_notes("a/model", [Phrase("xylophone")], [tiny.photo(900, 40)]) == []
 
 
-def test_large_pictures_are_told_that_the_small_models_know_scenes(shell, tmp_path):
-    known = [Phrase("taco")]
-    assert vocabulary_notes(None, known, [(256, 256), (512, 40)]) == []
-    notes = vocabulary_notes(None, known, [(128, 128), (3000, 4000), (900, 900)])
+def test_pictures_that_are_no_scenes_are_told(shell, tmp_path):
+    """All scenes are smooth over large parts; noise, a large picture and a photograph are not."""
+    known, rng = [Phrase("taco")], np.random.default_rng(0)
+    scenes = [scene.image for scene in labelled_scenes(draw_scenes("test", 30), 256)]
+    assert vocabulary_notes(None, known, scenes) == []
+    flat = Image.new("RGB", (4000, 3000), "white")
+    notes = vocabulary_notes(None, known, [*scenes[:2], flat, tiny.photo(900, 900)])
     assert notes[0] == "a picture of 4000 by 3000 pixels may be a photograph"
     assert "knows only emoji scenes" in notes[1]
+    assert len(notes) == 2
+    grain = rng.normal(0, 6, (200, 300, 3)) + 128  # a small photograph of a wall
+    small = Image.fromarray(grain.clip(0, 255).astype(np.uint8))
+    assert "300 by 200 pixels may be" in vocabulary_notes("lab:sd3", known, [scenes[0], small])[0]
     tiny.photo(600, 90).save(tmp_path / "photo.png")
     few = ("--method", "attention", "--device", "cpu", "--out", tmp_path / "out")
     code, _, err = shell("segment", tmp_path / "photo.png", "taco", *few)

@@ -58,3 +58,22 @@ def test_what_is_left_is_not_begun():
     with read_ahead(begun.append, range(1000), most=3) as results:
         next(results)
     assert len(begun) <= 4
+
+
+def test_large_results_wait_less():
+    """Two of size 3 fill a room of 4 with the first of them alone, and one more is in hand."""
+    taken, begun, most_open, lock = 0, 0, 0, threading.Lock()
+
+    def work(number):
+        nonlocal begun, most_open
+        with lock:
+            begun += 1
+            most_open = max(most_open, begun - taken)
+        return number
+
+    with read_ahead(work, range(40), most=16, size=lambda number: 3, room=4) as results:
+        for number in results:
+            with lock:
+                taken = number + 1
+    assert begun == 40
+    assert most_open <= 4

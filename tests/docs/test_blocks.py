@@ -19,7 +19,9 @@ from pixalign.scenes.sample import sample_scenes
 from pixalign.scenes.write import write_scenes
 
 DOCS = ROOT / "docs"
-STUDIES = ("lab", "method", "benchmark", "generation", "editing", "speed", "baselines")
+STUDIES = (
+    "lab", "method", "benchmark", "generation", "synthetic", "editing", "speed", "baselines",
+)  # fmt: skip
 PAGES = sorted(
     page
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("**/*.md")]

@@ -3,10 +3,12 @@
 Processes are forks, which begin at once; ``PIXALIGN_KILLS=100`` kills so many.
 """
 
+import json
 import os
 import resource
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -18,11 +20,12 @@ import pixalign as pa
 import tiny
 from bench_folder import dataset_of
 from helpers import small
-from pixalign.bench import runner
+from pixalign.bench import generation_study, runner
 from pixalign.bench.spec import load_spec
 from pixalign.bench.store import IMAGES
 from pixalign.editing.cache import InversionCache
 from pixalign.editing.inversion import Inversion
+from pixalign.generation.prompt_sets import SetPrompt
 
 pytestmark = pytest.mark.fuzz
 KILLS = int(os.environ.get("PIXALIGN_KILLS", "6"))
@@ -100,6 +103,38 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
     run = runner.run(spec, dataset, model, tmp_path / "killed", show=False)
     assert (run.folder / IMAGES).read_bytes() == (whole.folder / IMAGES).read_bytes()
     assert run.done() == set(range(12))
+
+
+def test_a_study_that_is_killed_goes_on_to_the_same_figures(tmp_path, monkeypatch):
+    """The pictures of rows that were finished before a kill are shown too."""
+    model = pa.load(small("sd1"))
+    sets = {"two": (SetPrompt("a dog and a cat", ("dog", "cat")),) * 2}
+    rows = {label: generation_study.METHOD_ROWS[label] for label in ("plain", "elbo")}
+
+    def study(out):
+        options = {"sets": sets, "seeds": 2, "steps": 2, "clip": "lab:clip", "rows": rows}
+        return generation_study.run_generation_study(model, out, **options)
+
+    def timeless(out):
+        files = whole_files(out)
+        (name,) = [name for name in files if name.suffix == ".json"]
+        kept = json.loads(files.pop(name))
+        del kept["sha256"]
+        for row in kept["sets"]["two"].values():
+            del row["seconds"]
+        return kept, files
+
+    study(tmp_path / "whole")
+    began = time.perf_counter()
+    study(tmp_path / "timed")
+    longest = time.perf_counter() - began
+    rng, count = Random(4), 0
+    while count < KILLS:
+        out = tmp_path / f"killed {count}"
+        count += max(1, killed(rng, partial(study, out), longest, kills=2))
+        study(out)
+        assert timeless(out) == timeless(tmp_path / "whole")
+        assert not list(out.glob(".*"))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 def test_the_commands_are_listed(lab_shell):
     code, out, _ = lab_shell("--help")
     assert code == 0
-    for name in "train attention tune quality study generation editing report".split():
+    for name in "train attention tune quality study generation synthetic editing report".split():
         assert f" {name} " in out
     code, out, _ = lab_shell("train", "--help")
     for choice in ("sdxl", "flux", "vae", "classifier", "denoiser"):

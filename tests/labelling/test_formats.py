@@ -107,7 +107,7 @@ def test_holes_are_filled_and_told(name, tmp_path):
     mask[20:30, 20:40] = mask[35:40, 50:52] = 0
     run = Run([labelled(tmp_path, "ring.png", mask)])
     (note,) = write_format(name, run, tmp_path / name)
-    assert note.endswith("have no holes: 2 in 1 objects, 210 pixels, are filled")
+    assert note.endswith("have no holes: 2 in 1 object, 210 pixels, are filled")
     if name == "coco-polygons":
         ((region, filled),) = polygons(tmp_path / name / "annotations/instances_train.json", run)
         assert (filled & ~region).sum() == 210

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import pixalign as pa
 from label_folders import CLASSES, QUICK, contents, label, noise_png, write_pictures
 from pixalign.core.files import held_alone
-from pixalign.labelling import manifest
+from pixalign.labelling import manifest, work
 from pixalign.labelling.classes import PictureClasses
 from pixalign.pictures.segments import find_segments
 
@@ -216,7 +217,7 @@ def test_lists_by_picture(model, folder, tmp_path):
     assert np.array_equal(masks["04.png"], expected * 2)  # "cat" is the second class of all
     expected = model.align(folder / "01.png", [dog, cat], config=QUICK, seed=2).mask()
     assert np.array_equal(masks["01.png"], expected)
-    with pytest.raises(FileNotFoundError, match=r"1 pictures of the list .* 'gone.png' first"):
+    with pytest.raises(FileNotFoundError, match=r"1 picture of the list .* 'gone.png' first"):
         label(model, folder, tmp_path / "x", lists={"gone.png": PictureClasses((dog,))})
 
 
@@ -255,6 +256,31 @@ def test_sizes_are_kept_and_batches_filled(model, tmp_path, monkeypatch):
         assert np.mean(picture.mask == result.mask()) > 0.99  # batches round differently
 
 
+def test_the_network_does_not_wait_for_what_remains_of_a_unit(model, folder, tmp_path, monkeypatch):
+    """The second unit goes through the network while the first one's shard waits to be written."""
+    for module in (manifest, work):
+        monkeypatch.setattr(module, "UNIT", 2)
+    calls, second, seen = [], threading.Event(), []
+    batch, write = work.label_batch, work.write_shard
+
+    def aligned(*arguments):
+        labels = batch(*arguments)
+        calls.append(1)
+        if len(calls) == 2:
+            second.set()
+        return labels
+
+    def written(*arguments):
+        seen.append(second.wait(30))
+        return write(*arguments)
+
+    monkeypatch.setattr(work, "label_batch", aligned)
+    monkeypatch.setattr(work, "write_shard", written)
+    run = label(model, folder, tmp_path / "out")
+    assert seen == [True] * 3
+    assert run.summary["pictures"] == 5
+
+
 def test_one_command_writes_at_a_time(model, folder, tmp_path):
     with held_alone(tmp_path / "out" / "run"), pytest.raises(ValueError, match="another process"):
         label(model, folder, tmp_path / "out")
@@ -280,6 +306,26 @@ def test_the_most_doubtful_come_first(model, folder, tmp_path):
     queued = {path.name for path in (out / "queue").glob("*.png")}
     assert queued == {row["image"] for row in rows[:2]}
     assert json.loads((out / "summary.json").read_text())["pictures"] == 5
+    by_key = {row["image"]: row for row in rows}
+    for key in by_key:
+        result = model.align(folder / key, CLASSES, config=QUICK)
+        mask, own = result.mask(), result.confidence()
+        least = {n: own[mask == i].mean() for i, n in enumerate(CLASSES, 1) if (mask == i).any()}
+        name, row = min(least, key=least.get), by_key[key]
+        assert row["least_certain"] == name
+        assert float(row["probability"]) == pytest.approx(least[name], abs=2e-3)
+        drawn = [t for i, t in enumerate(result.trust, 1) if (mask == i).any()]
+        stands = min(trust.numbers["standing"] for trust in drawn)
+        expected = (1 - least[name] + 0.3 / (0.3 + stands)) / 2
+        assert float(row["uncertainty"]) == pytest.approx(expected, abs=2e-3)
+
+
+def test_without_evidence_entropy_tells_doubt(model, folder, tmp_path):
+    config = pa.AlignConfig(method="attention", collect_steps=1)
+    label(model, folder, tmp_path / "out", config=config)
+    for row in csv.DictReader((tmp_path / "out" / "review.csv").open()):
+        expected = (1 - float(row["probability"]) + float(row["entropy"])) / 2
+        assert float(row["uncertainty"]) == pytest.approx(expected, abs=2e-4)
 
 
 def test_the_page_escapes_names_and_needs_nothing_else(model, tmp_path):

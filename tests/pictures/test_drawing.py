@@ -1,13 +1,15 @@
 """Colours of heatmaps and masks."""
 
 import colorsys
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from pixalign.pictures import fonts
 from pixalign.pictures.drawing import heat, overlay, palette, tinted
-from pixalign.pictures.fonts import font_for
+from pixalign.pictures.fonts import Lettering
 
 
 def test_heat_runs_from_black_to_pale_and_gets_lighter():
@@ -49,13 +51,63 @@ def test_a_legend_leaves_out_what_is_nowhere_and_grows_with_the_picture():
     assert one.height - large.height > 6000 / 36
 
 
+def shapes(lettering, text):
+    return {bytes(lettering.font.getmask(letter)) for letter in text if letter != " "}
+
+
+BOX = "\U0010ffff"
+
+
 def test_letters_are_no_boxes_where_a_font_has_them():
-    font = font_for(["café"], 20)
-    if font.getname()[0] != "DejaVu Sans":
+    letters = Lettering.of(["café"], 20)
+    if letters.font.getname()[0] != "DejaVu Sans":
         pytest.skip("this system has other fonts, or none")
-    shapes = {bytes(font.getmask(letter)) for letter in "cafe"}
-    assert len(shapes) == 4
-    assert bytes(font.getmask("é")) != bytes(font.getmask("\U0010ffff"))
+    assert len(shapes(letters, "cafe")) == 4
+    assert letters.write("café") == "café"
+    assert not shapes(letters, "é") & shapes(letters, BOX)
+
+
+@pytest.mark.parametrize("text", ["日本語  12%", "собака", "كلب", "💥", "é\u0301", "a\x00b"])
+def test_what_is_written_never_has_boxes(text):
+    """Whatever fonts there are: a letter is shown, or its code point is."""
+    letters = Lettering.of([text], 20)
+    shown = letters.write(text)
+    assert not shapes(letters, shown) & shapes(letters, BOX)
+    for letter in text:
+        assert letter in shown or f"U+{ord(letter):04X}" in shown
+
+
+def test_letters_that_no_font_has_are_spelt(monkeypatch):
+    """As on a machine without fonts; Pillow's own knows Latin letters alone."""
+    monkeypatch.setattr(fonts, "_NAMES", ())
+    monkeypatch.setattr(fonts, "_system_fonts", tuple)
+    letters = Lettering.of(["日本語 dog 日本語日本語"], 20)
+    assert letters.write("日本 dog  12%") == "U+65E5 U+672C dog  12%"
+    assert letters.write("日本語日本語x") == "U+65E5 U+672C U+8A9E U+65E5…x"
+    picture = overlay(Image.new("RGB", (40, 40)), np.ones((40, 40), dtype=np.uint8), ["日本 12%"])
+    same = overlay(
+        Image.new("RGB", (40, 40)), np.ones((40, 40), dtype=np.uint8), ["U+65E5 U+672C 12%"]
+    )
+    assert picture.tobytes() == same.tobytes()
+
+
+def test_a_font_that_is_not_among_the_usual_names_is_found(monkeypatch, tmp_path):
+    (dejavu,) = [path for path in fonts._system_fonts() if path.endswith("/DejaVuSans.ttf")] or [""]
+    if not dejavu:
+        pytest.skip("no font to copy")
+    (tmp_path / "fonts" / "deep").mkdir(parents=True)
+    shutil.copy(dejavu, tmp_path / "fonts" / "deep" / "Unheard-Of.ttf")
+    (tmp_path / "fonts" / "broken.ttf").write_bytes(b"no font")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path / "nothing"))
+    monkeypatch.setattr(fonts, "_NAMES", ())
+    fonts._system_fonts.cache_clear()
+    try:
+        letters = Lettering.of(["собака"], 20)
+    finally:
+        fonts._system_fonts.cache_clear()
+    assert not letters.lacking
+    assert letters.font.getname()[0] == "DejaVu Sans"
 
 
 # How people without one kind of cone see linear RGB (Viénot, Brettel and Mollon, 1999).

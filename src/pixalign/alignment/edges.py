@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
 from pixalign.config import EDGES
 from pixalign.core.checks import check_choice
@@ -86,14 +86,9 @@ def guided(
 
 def window_mean(values: Tensor, reach: int) -> Tensor:
     """The mean of values [C, H, W] over windows of (2 reach + 1)^2, cut at the border."""
-    for dim in (1, 2):
-        size = values.shape[dim]
-        place = torch.arange(size, device=values.device)
-        first, last = (place - reach).clamp_min(0), (place + reach + 1).clamp_max(size)
-        sums = values.cumsum(dim)
-        sums = torch.cat([torch.zeros_like(sums.narrow(dim, 0, 1)), sums], dim)
-        counts = (last - first).view(-1, 1) if dim == 1 else last - first
-        values = (sums.index_select(dim, last) - sums.index_select(dim, first)) / counts
+    side = 2 * reach + 1
+    for window, padding in (((side, 1), (reach, 0)), ((1, side), (0, reach))):
+        values = avg_pool2d(values, window, 1, padding, count_include_pad=False)
     return values
 
 

@@ -125,9 +125,10 @@ def text_errors(
 
 def _encoded(backbone: Backbone, texts: Sequence[str]) -> TextCondition:
     """The texts' embeddings [P], each encoded once; the empty one is what guidance leads from."""
-    distinct = [text for text in dict.fromkeys(texts) if text != EMPTY]
+    alike = type(backbone).unconditional is Backbone.unconditional
+    distinct = [text for text in dict.fromkeys(texts) if alike or text != EMPTY]
     parts = [backbone.encode_text(distinct)] if distinct else []
-    if EMPTY in texts:
+    if EMPTY in texts and not alike:
         parts.append(backbone.unconditional())
         distinct.append(EMPTY)
     place = torch.tensor([distinct.index(text) for text in texts])

@@ -120,8 +120,8 @@ def finish(
     if config.edges == "none":
         return heatmaps
     cell = math.sqrt(picture.width * picture.height / (grid[0] * grid[1]))
-    colours = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1) / 255
-    return follow_edges(heatmaps, colours.to(heatmaps.device), str(config.edges), cell)
+    colours = torch.from_numpy(np.array(picture.convert("RGB"))).to(heatmaps.device)
+    return follow_edges(heatmaps, colours.permute(2, 0, 1) / 255, str(config.edges), cell)
 
 
 def activation(maps: Tensor) -> Tensor:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from pixalign.alignment.calibrate import calibrate, exponents
@@ -87,3 +92,25 @@ class AlignmentTask:
         """minmax(h) ** (1 / S) of maps h [n, h, w] from a class on; without powers, h itself."""
         powers = self.powers
         return cross if powers is None else calibrate(cross, powers[first : first + len(cross)])
+
+
+def alike_together(sizes: Sequence[Size]) -> list[int]:
+    """The places of the sizes, those of one size together, in the order of their first."""
+    first = {size: index for index, size in reversed(list(enumerate(sizes)))}
+    return sorted(range(len(sizes)), key=lambda index: first[sizes[index]])
+
+
+def pixels(tasks: Sequence[AlignmentTask]) -> int:
+    """How many pixels their pictures have in all."""
+    return sum(task.size[0] * task.size[1] for task in tasks)
+
+
+def checked_scores(given: Any, plan: PromptPlan) -> Scores | None:
+    """Scores from numbers [N], which must lie in (0, 1]; None stays None."""
+    if given is None:
+        return None
+    values = torch.as_tensor(np.asarray(given, dtype=np.float32))
+    count = len(plan.phrases)
+    if values.shape != (count,) or not bool(((values > 0) & (values <= 1)).all()):
+        raise ValueError(f"scores are {given!r}; allowed: {count} numbers above 0, at most 1")
+    return dataclasses.replace(Scores.neutral(count), scores=values)

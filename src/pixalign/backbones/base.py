@@ -46,6 +46,7 @@ class Backbone(LatentCodec, ABC):
         """``name`` is what the pipeline was loaded by."""
         super().__init__(pipe)
         self.name = name
+        self._placed: tuple[Any, torch.device] | None = None  # `device`, and when that is so
         self.lock = threading.RLock()  # held while something is asked of the pipeline
         self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
@@ -88,6 +89,19 @@ class Backbone(LatentCodec, ABC):
     def denoiser(self) -> Any:
         """The network that is asked."""
         return getattr(self.pipe, self.network)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the pipeline computes, also when its parts are offloaded meanwhile.
+
+        It is asked anew where that may have changed: asking walks through all of its modules.
+        """
+        network = self.denoiser
+        hooks = any(hasattr(network, hook) for hook in ("_hf_hook", "_diffusers_hook"))
+        state = self.pipe, network.device, hooks or bool(getattr(self.pipe, "_all_hooks", ()))
+        if self._placed is None or self._placed[0] != state:
+            self._placed = state, super().device
+        return self._placed[1]
 
     @property
     def dtype(self) -> torch.dtype:

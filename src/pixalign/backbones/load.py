@@ -36,6 +36,7 @@ from pixalign.backbones.wan import Wan
 from pixalign.backbones.z_image import ZImage
 from pixalign.core.batching import out_of_memory
 from pixalign.core.checks import check_choice
+from pixalign.core.wording import shortened
 
 _FAMILIES: tuple[type[Backbone], ...] = (
     StableDiffusion, StableDiffusionXL, StableDiffusion3, Flux, Chroma, Flux2, ZImage, QwenImage,
@@ -230,4 +231,4 @@ def _model_index(model: str | os.PathLike[str], options: Mapping[str, Any]) -> d
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+    return shortened(str(error).strip().split("\n")[0])

@@ -34,6 +34,7 @@ from pixalign.generation.prompt_sets import PROMPT_SETS, SetPrompt, read_abc6k, 
 from pixalign.generation.result import Generation
 from pixalign.generation.run import GENERATION_METHODS, draw_requests
 from pixalign.pictures.grid import picture_grid
+from pixalign.pictures.reading import read_image
 from pixalign.pictures.saving import encoded
 from pixalign.text.entities import entities_of, given_entities
 
@@ -90,7 +91,6 @@ def run_generation_study(
             raise ValueError(f"{str(path)!r} holds pictures of other settings; move it away")
     for set_name, prompts in sets.items():
         done = result["sets"].setdefault(set_name, {})
-        shown: dict[str, list[Image.Image]] = {}
         for label, (method, strength) in rows_for(backbone, rows).items():
             if label in done:
                 continue
@@ -107,13 +107,30 @@ def run_generation_study(
                 "clip_model": scores.model,
                 **(observe(made) if observe else {}),
             }
-            shown[label] = images[::seeds][:SHOWN]
+            _keep_shown(out / f"{path.stem}-{set_name}-{label}.png", images[::seeds][:SHOWN])
             write_json(path, result | {"sha256": _checksum(result)})
-        if "plain" in shown:
-            columns = {label: shown[label] for label in METHOD_ROWS if label in shown}
-            titles = [prompt.text for prompt in prompts[:SHOWN]]
-            write_grid(out / f"{path.stem}-{set_name}.webp", columns, titles)
+        _write_shown(out, f"{path.stem}-{set_name}", [prompt.text for prompt in prompts[:SHOWN]])
     return result
+
+
+def _keep_shown(path: Path, images: Sequence[Image.Image]) -> None:
+    """Pictures of one size in a row, for a grid that a later call may have to make."""
+    write_bytes(path, encoded(picture_grid([images], gap=0)))
+
+
+def _write_shown(out: Path, name: str, titles: Sequence[str]) -> None:
+    """NAME.webp of what `_keep_shown` has kept of plain sampling and others, which goes then."""
+    kept = {label: path for label in METHOD_ROWS if (path := out / f"{name}-{label}.png").is_file()}
+    if "plain" in kept:
+        columns = {}
+        for label, path in kept.items():
+            row = read_image(path)
+            width = row.width // len(titles)
+            boxes = [(width * n, 0, width * (n + 1), row.height) for n in range(len(titles))]
+            columns[label] = [row.crop(box) for box in boxes]
+        write_grid(out / f"{name}.webp", columns, titles)
+    for path in kept.values():  # plain's first: without it a grid of the rest is not made
+        path.unlink()
 
 
 def _kept(path: Path) -> dict[str, Any]:

@@ -8,6 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
+from pixalign.backbones.grounding import GroundedSam
+from pixalign.bench.annotating import (
+    SIGNALS,
+    AgreeingAnnotators,
+    AlignmentAnnotator,
+    Annotator,
+    Belief,
+    GroundedSamAnnotator,
+)
+from pixalign.bench.building import (
+    AEP_COUNT,
+    BuildPrompt,
+    BuildRequest,
+    build_dataset,
+    read_build_prompts,
+)
 from pixalign.bench.datasets import DATASETS
 from pixalign.bench.generation_study import (
     CLIP,
@@ -18,11 +34,17 @@ from pixalign.bench.generation_study import (
 from pixalign.cli import common, stop
 from pixalign.cli.common import one_of, option
 from pixalign.core.files import check_folder
-from pixalign.generation.prompt_sets import PROMPT_SETS
+from pixalign.core.values import Phrase
+from pixalign.generation.plan import GenerationSettings
+from pixalign.generation.prompt_sets import PROMPT_SETS, dvmp
+from pixalign.generation.run import GENERATION_METHODS
 
 Datasets = Annotated[list[str] | None, option("Only this dataset; repeatable.", **one_of(DATASETS))]
 Limit = Annotated[int | None, option("Only this many images.", min=1)]
 
+# Who finds objects in drawn pictures, and whose weights stand for Grounded SAM.
+ANNOTATORS = ("dense", "grounded-sam", "both")
+DETECTOR, SEGMENTER = "IDEA-Research/grounding-dino-base", "facebook/sam-vit-huge"
 _SHOWN = 20  # problems of a dataset; --json has all
 
 bench = typer.Typer(help="Datasets, metrics and the tables of the paper.", no_args_is_help=True)
@@ -218,3 +240,93 @@ def generation(
     loaded = common.load_model(model, device, dtype)
     options: dict[str, Any] = {"sets": sets, "seeds": seeds, "steps": steps, "clip": clip}
     print(format_generation(run_generation_study(loaded, out, **options)))
+
+
+@bench.command()
+def build(
+    out: Annotated[Path, option("Folder for the dataset.")],
+    model: common.Model = None,
+    prompts: Annotated[
+        str, option(f"A set ({', '.join(PROMPT_SETS)}), or a file of prompts (.json, .txt).")
+    ] = "dvmp",
+    count: Annotated[
+        int | None,
+        option("The first so many prompts.", min=1, show_default="741 of dvmp, else all"),
+    ] = None,
+    annotator: Annotated[str, option("Who finds the objects.", **one_of(ANNOTATORS))] = "dense",
+    detector: Annotated[str, option("Grounding DINO: a hub id or folder.")] = DETECTOR,
+    segmenter: Annotated[str, option("SAM or SAM 2: a hub id or folder.")] = SEGMENTER,
+    box_threshold: Annotated[float, option("Least score of a detector's box.")] = 0.35,
+    any_verdict: Annotated[
+        bool, option("Keep objects of which dense is not sure, too.", "--any-verdict")
+    ] = False,
+    least: Annotated[
+        list[str] | None,
+        option(f"NAME=BOUND: leave out objects below it, of {', '.join(SIGNALS)}; repeatable."),
+    ] = None,
+    pixels: Annotated[float, option("Least probability of a pixel's label; 0 counts all.")] = 0.0,
+    method: Annotated[
+        str, option("How pictures are drawn.", **one_of(GENERATION_METHODS))
+    ] = "plain",
+    licence: Annotated[str | None, option("Of pictures and masks; is written down.")] = None,
+    together: Annotated[
+        int, option("Pictures drawn at once, and lost at once by a kill.", min=1)
+    ] = 1,
+    seed: common.Seed = 0,
+    steps: common.Steps = 50,
+    guidance: common.Guidance = None,
+    device: common.Device = "auto",
+    dtype: common.Dtype = "auto",
+) -> None:
+    """Draw prompts and annotate the pictures: a dataset in AEP's layout; goes on if stopped."""
+    belief = Belief(not any_verdict, dict(map(_bound, least or ())), pixels)
+    check_folder(out)
+    texts = _build_prompts(prompts, count)
+    loaded = common.load_model(model, device, dtype)
+    guided = loaded.backbone.guidance if guidance is None else guidance
+    request = BuildRequest(
+        texts, prompts, method, GenerationSettings(steps, guided), seed, licence, together
+    )
+    phrases = [Phrase(name) for name in request.classes]
+    common.print_warnings(common.vocabulary_notes(model, phrases)[-1:])
+    dense = AlignmentAnnotator(loaded)
+    networks = (detector, segmenter, loaded.backbone.device, box_threshold)
+    try:
+        with common.said_plainly():
+            if annotator == "dense":
+                finder: Annotator = dense
+            else:
+                grounded = GroundedSamAnnotator(GroundedSam(*networks))
+                finder = (
+                    grounded if annotator == "grounded-sam" else AgreeingAnnotators(dense, grounded)
+                )
+            made = build_dataset(loaded, finder, request, out, belief, sys.stderr.isatty())
+    except KeyboardInterrupt:
+        stop(f"stopped; finished pictures are kept in {out}, and the same command goes on")
+    objects = made["objects"]
+    print(
+        f"{made['pictures']} pictures in {out}, {objects['annotated']} of {objects['asked']} "
+        f"objects annotated, {made['ignored']:.1%} of the pixels not counted; "
+        f"{made['left_out']} pictures left out"
+    )
+
+
+def _bound(text: str) -> tuple[str, float]:
+    """ "standing=0.01" as a name and a number."""
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise ValueError(f"--least is {text!r}; allowed: NAME=NUMBER") from error
+
+
+def _build_prompts(where: str, count: int | None) -> tuple[BuildPrompt, ...]:
+    """The prompts of a set or of a file, or the first so many of them."""
+    if where == "dvmp":
+        return tuple(map(BuildPrompt.of, dvmp(count or AEP_COUNT)))
+    if where in PROMPT_SETS:
+        return tuple(map(BuildPrompt.of, PROMPT_SETS[where]()[:count]))
+    if not Path(where).is_file():
+        sets = ", ".join(PROMPT_SETS)
+        raise FileNotFoundError(f"prompts are {where!r}; allowed: {sets}, or a file's path")
+    return read_build_prompts(Path(where))[:count]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fractions import Fraction
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import typer
@@ -16,8 +17,9 @@ import typer
 from pixalign.backbones.load import DTYPES
 from pixalign.config import CALIBRATIONS, PRESETS
 from pixalign.core import batching
-from pixalign.core.values import Phrase, Size
+from pixalign.core.values import Phrase
 from pixalign.methods import METHODS
+from pixalign.pictures.reading import ImageLike, read_image
 from pixalign.text.prompts import occurrences_of
 
 _SCENE_SIDE = 512  # pixels; scenes are shown at 128 to 256
@@ -110,11 +112,11 @@ def load_model(
 
 
 def vocabulary_notes(
-    model: str | None, phrases: Iterable[Phrase], sizes: Iterable[Size] = ()
+    model: str | None, phrases: Iterable[Phrase], images: Iterable[ImageLike] = ()
 ) -> list[str]:
     """What to say of classes that the embedded model, or another of the lab, has never seen.
 
-    With ``sizes`` of pictures, also of those that are larger than any scene that it knows.
+    Of images, the first that looks like none of the scenes that it knows is told too.
     """
     from pixalign.backbones.locations import LAB
     from pixalign.scenes.atlas import class_names
@@ -127,13 +129,21 @@ def vocabulary_notes(
             close = get_close_matches(phrase.name.lower(), known, 3, 0.6)
             hint = f" (such as {', '.join(close)})" if close else ""
             notes.append(f"{phrase.name!r} is not among the {len(known)} classes it knows{hint}")
-    large = next((size for size in sizes if max(size) > _SCENE_SIDE), None)
-    if large is not None:
-        notes.append(f"a picture of {large[1]} by {large[0]} pixels may be a photograph")
+    notes += list(islice(filter(None, map(_no_scene, images)), 1))
     if notes:
         about = "the small model knows only emoji scenes (`pixalign classes scenes` lists them)"
         notes.append(f"{about}; for photographs, choose a model with --model")
     return notes
+
+
+def _no_scene(image: ImageLike) -> str | None:
+    """What to say of a picture that is none of the lab's scenes; None if it may be one."""
+    from pixalign.scenes.likeness import like_a_photograph
+
+    picture = read_image(image)
+    if max(picture.size) > _SCENE_SIDE or like_a_photograph(picture):
+        return f"a picture of {picture.width} by {picture.height} pixels may be a photograph"
+    return None
 
 
 def print_warnings(messages: Iterable[str]) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from PIL import Image
 
 from pixalign.cli import common, stop
 from pixalign.cli.common import one_of, option
 from pixalign.config import AlignConfig
 from pixalign.core.files import check_folder
 from pixalign.core.values import Phrase
+from pixalign.core.wording import counted
 from pixalign.labelling.classes import Lists, read_classes
 from pixalign.labelling.formats import FORMATS, check_formats
 from pixalign.labelling.manifest import find_pictures
@@ -29,6 +32,7 @@ from pixalign.labelling.run import (
 )
 from pixalign.labelling.workers import Processes
 from pixalign.methods import method_of
+from pixalign.pictures.reading import read_image
 from pixalign.text.prompts import typed_classes
 
 
@@ -91,8 +95,10 @@ def label(
     config = method_of(config, method).configured(config, calibrate)
     shared, lists = _wanted(names or [], classes)
     check_formats(format or [])
-    find_pictures(folder, besides=out)
+    pictures = find_pictures(folder, besides=out)
     check_folder(out)
+    asked = {phrase: None for own in (lists or {}).values() for phrase in own.phrases}
+    common.print_warnings(common.vocabulary_notes(model, shared or asked, _first(pictures)))
     request = LabelRequest(folder, shared, lists, config, seed, candidates)
     outputs = Outputs(tuple(format or ()), min_area, instances == "on", queue)
     load = partial(_load, model, device, dtype, batch_size, memory)
@@ -140,6 +146,13 @@ def _load(
     return common.load_model(model, device, dtype, batch_size, memory, progress=False)
 
 
+def _first(pictures: Mapping[str, Path]) -> Iterator[Image.Image]:
+    """The first few pictures, of those that can be read."""
+    for path in islice(pictures.values(), 3):
+        with suppress(OSError, ValueError):
+            yield read_image(path)
+
+
 def _wanted(names: list[str], path: Path | None) -> tuple[tuple[Phrase, ...], Lists | None]:
     """The classes of all pictures, or the lists of each."""
     if path is None:
@@ -154,25 +167,28 @@ def _print_summary(run: LabelRun, out: Path, absent: str) -> None:
     about: dict[str, Any] = dict(run.summary)
     speed = about["pictures_a_second"]
     now = f" ({about['labelled_now']} in this run, {speed:.2f} per second)" if speed else ""
-    print(f"{about['pictures']} pictures labelled{now}; {about['objects']} objects")
-    width = max(map(len, about["pictures_by_class"]))
+    labelled, objects = counted(about["pictures"], "picture"), counted(about["objects"], "object")
+    print(f"{labelled} labelled{now}; {objects}")
+    width = max(map(len, about["pictures_by_class"]), default=0)
     for name, count in about["pictures_by_class"].items():
-        print(f"  {name:<{width}}  in {count} pictures")
+        print(f"  {name:<{width}}  in {counted(count, 'picture')}")
     if about["nothing_found"]:
         print(f"  nothing found in {about['nothing_found']}")
     for name, notes in about["formats"].items():
         print(f"written to {out / name}")
         for note in notes:
             print(f"  {note}")
-    print(f"{about['in_doubt']} pictures are in doubt: open {out / 'review.html'}")
+    verb = "is" if about["in_doubt"] == 1 else "are"
+    doubted = f"{counted(about['in_doubt'], 'picture')} {verb} in doubt"
+    print(f"{doubted}: open {out / 'review.html'}")
     if about["in_doubt"] and absent == "keep":
         print("--absent drop, with another --out, leaves out classes that are likely not there")
     if about["damaged_shards"]:
-        print(
-            f"warning: {len(about['damaged_shards'])} damaged files were made anew", file=sys.stderr
-        )
+        damaged = counted(len(about["damaged_shards"]), "damaged file")
+        print(f"warning: {damaged} made anew", file=sys.stderr)
     for failure in run.failures[:3]:
         print(f"warning: {failure.key}: {failure.reason}", file=sys.stderr)
     if run.failures:
         where = out / "failed.csv"
-        print(f"warning: {len(run.failures)} pictures failed, see {where}", file=sys.stderr)
+        failed = counted(len(run.failures), "picture")
+        print(f"warning: {failed} failed, see {where}", file=sys.stderr)

@@ -19,7 +19,7 @@ from pixalign.config import AlignConfig
 from pixalign.core.files import check_folder, readable
 from pixalign.core.values import Phrase
 from pixalign.methods import method_of
-from pixalign.pictures.reading import SUFFIXES, read_image, upright_size
+from pixalign.pictures.reading import SUFFIXES, read_image
 from pixalign.text.prompts import locate, typed_classes
 
 
@@ -78,8 +78,7 @@ def segment(
     folders = {} if json_ and out is None else dict(enumerate(_folders(images, out)))
     for folder in folders.values():
         check_folder(folder)
-    sizes = [upright_size(Path(image)) for image in images]
-    common.print_warnings(common.vocabulary_notes(model, phrases, sizes))
+    common.print_warnings(common.vocabulary_notes(model, phrases, images))
     how = (device, dtype, batch_size, memory)
     loaded = common.load_model(model, *how, settings=settings)
     asked = {"config": config, "caption": caption, "seed": seed, "options": options}

@@ -15,25 +15,35 @@ Result = TypeVar("Result")
 
 @contextmanager
 def read_ahead(
-    work: Callable[[Item], Result], items: Iterable[Item], most: int = 2 * _THREADS
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    most: int = 2 * _THREADS,
+    size: Callable[[Item], int] | None = None,
+    room: int = 0,
 ) -> Iterator[Iterator[Result]]:
     """``work`` of each item, in their order; at most so many results wait to be taken.
 
-    What ``work`` raises is raised where its result would be taken.
+    With ``size`` fewer wait where the sizes of all but the last already fill the ``room``. What
+    ``work`` raises is raised where its result would be taken.
     """
     with ThreadPoolExecutor(min(_THREADS, most), "pixalign-read") as pool:
-        waiting: deque[Future[Result]] = deque()
+        waiting: deque[tuple[Future[Result], int]] = deque()
+
+        def full() -> bool:
+            held = sum(amount for _, amount in list(waiting)[:-1])
+            return len(waiting) == most or (size is not None and held >= room)
 
         def results() -> Iterator[Result]:
             for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) == most:
-                    yield waiting.popleft().result()
+                waiting.append((pool.submit(work, item), 0 if size is None else size(item)))
+                del item  # what is taken is held by whoever took it
+                while full():
+                    yield waiting.popleft()[0].result()
             while waiting:
-                yield waiting.popleft().result()
+                yield waiting.popleft()[0].result()
 
         try:
             yield results()
         finally:
-            for future in waiting:
+            for future, _ in waiting:
                 future.cancel()

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pixalign.core.wording import shortened
+
 
 def check_unchanged(old: Any, new: Any, folder: Path, holds: str) -> None:
     """Raise a ValueError that names the first difference of two records, and what to do."""
     was, now = dict(_leaves(old)), dict(_leaves(new))
     for where in was | now:
         if was.get(where) != now.get(where):
+            before, after = (shortened(json.dumps(each.get(where)), 200) for each in (was, now))
             raise ValueError(
-                f"{str(folder)!r} holds {holds} of another run: {where} was "
-                f"{json.dumps(was.get(where))}, is {json.dumps(now.get(where))}; choose another "
-                "--out or move that folder away"
+                f"{str(folder)!r} holds {holds} of another run: {shortened(where, 200)} was "
+                f"{before}, is {after}; choose another --out or move that folder away"
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -64,25 +64,33 @@ def generate(
     kind = GENERATION_METHODS[method]
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     found = entities_in(prompts, entities, ignored, released) if kind.needs else None
-    named = found or [()] * len(prompts)
-    requests = [
-        GenerationRequest(text, seed + number, own)
-        for text, own in zip(prompts, named, strict=True)
-        for number in range(count)
-    ]
+    requests = _requests(prompts, found or [()] * len(prompts), range(seed, seed + count))
+    _tell_plain(kind, requests)
+    kind.check(model.backbone)
+    usual = model.backbone.guidance if guidance is None else guidance
+    settings = GenerationSettings(steps, usual, strength, active, released)
+    made = draw_requests(model, requests, settings, kind, size=size, latents=latents)
+    return made[0] if isinstance(prompt, str) and count == 1 else made
+
+
+def _requests(
+    prompts: Sequence[str], entities: Sequence[tuple[Entity, ...]], seeds: Iterable[int]
+) -> list[GenerationRequest]:
+    """All pictures of the first prompt, then those of the second."""
+    named = zip(prompts, entities, strict=True)
+    return [GenerationRequest(text, seed, own) for text, own in named for seed in seeds]
+
+
+def _tell_plain(kind: type[GenerationMethod], requests: Sequence[GenerationRequest]) -> None:
+    """Warn once where prompts lack what the method needs."""
     plain = list(dict.fromkeys(r.prompt for r in requests if not kind.helps(r.entities)))
     if plain:
         others = f", and so are {len(plain) - 1} more" if len(plain) > 1 else ""
         warnings.warn(
             f"{kind.name!r} needs {kind.needs}; {plain[0]!r} is sampled plainly{others}",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    kind.check(model.backbone)
-    usual = model.backbone.guidance if guidance is None else guidance
-    settings = GenerationSettings(steps, usual, strength, active, released)
-    made = draw_requests(model, requests, settings, kind, size=size, latents=latents)
-    return made[0] if isinstance(prompt, str) and count == 1 else made
 
 
 def draw_requests(

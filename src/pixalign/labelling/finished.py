@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from pixalign.core.ahead import read_ahead
 from pixalign.labelling.manifest import Item
 from pixalign.labelling.records import LabelledPicture, Labels
 from pixalign.labelling.shards import Shards
-from pixalign.pictures.segments import find_segments
+from pixalign.pictures.segments import connected, find_segments
+
+_MOST = 8  # pictures that are read ahead
+_PIXELS = 2**25  # of them
 
 
 class FinishedRun:
@@ -40,8 +44,12 @@ class FinishedRun:
         return len(self.items)
 
     def __iter__(self) -> Iterator[LabelledPicture]:
-        for item in self.items:
-            yield self._picture(item)
+        def pixels(item: Item) -> int:
+            height, width = item.picture.size
+            return height * width
+
+        with read_ahead(self._picture, self.items, _MOST, pixels, _PIXELS) as pictures:
+            yield from pictures
 
     def __getitem__(self, place: int) -> LabelledPicture:
         return self._picture(self.items[place])
@@ -52,10 +60,11 @@ class FinishedRun:
         mask: Labels = np.array([0, *numbers], dtype=np.uint16)[labels.mask]
         if len(self.classes) <= 255:
             mask = mask.astype(np.uint8)
-        regions, _ = find_segments(labels.mask)
-        probability = np.concatenate([[0.0], labels.scores])[regions]
+        regions = connected(labels.mask)  # those of the mask too: no two classes share a label
+        numbered, _ = find_segments(labels.mask, regions=regions)
+        probability = np.concatenate([[0.0], labels.scores])[numbered]
         segments_map, segments = find_segments(
-            mask, probability, instances=self.instances, min_area=self.min_area
+            mask, probability, instances=self.instances, min_area=self.min_area, regions=regions
         )
         mask[segments_map == 0] = 0
         size = mask.shape[0], mask.shape[1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,25 +18,32 @@ from pixalign.core.files import write_text
 from pixalign.labelling.finished import FinishedRun
 from pixalign.labelling.formats.folder import FormatFolder
 from pixalign.labelling.records import LabelledPicture
-from pixalign.labelling.uncertainty import doubts, uncertainty
+from pixalign.labelling.uncertainty import doubts, least_certain, uncertainty
 from pixalign.pictures.drawing import palette, tinted
 from pixalign.pictures.pages import data_uri, environment
 from pixalign.pictures.reading import read_image
 
 SHOWN = 100  # pictures on the page
 _SIDE = 320  # pixels of a thumbnail
-_COLUMNS = ("image", "uncertainty", "margin", "entropy", "objects", "classes", "in_doubt")
+_COLUMNS = (
+    "image", "uncertainty", "entropy", "least_certain", "probability", "objects", "classes",
+    "in_doubt",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Reviewed:
-    """A row of the table; ``place`` is the picture's in the run."""
+    """A row of the table; ``place`` is the picture's in the run.
+
+    ``least`` is the class drawn that is least certain, and ``probability`` its own over its pixels.
+    """
 
     place: int
     key: str
     uncertainty: float
-    margin: float
     entropy: float
+    least: str
+    probability: float | None
     objects: int
     classes: tuple[str, ...]
     doubts: tuple[str, ...]
@@ -43,14 +51,15 @@ class Reviewed:
     @classmethod
     def of(cls, place: int, picture: LabelledPicture, names: Sequence[str]) -> Reviewed:
         """That of a picture."""
-        record = picture.record
+        record, least = picture.record, least_certain(picture)
         drawn = sorted({segment.label for segment in picture.segments})
         return cls(
             place,
             picture.key,
-            uncertainty(record),
-            record["margin"],
+            uncertainty(picture),
             record["entropy"],
+            "" if least is None else names[least[0] - 1],
+            None if least is None else least[1],
             len(picture.segments),
             tuple(names[label - 1] for label in drawn),
             tuple(doubts(record)),
@@ -58,14 +67,35 @@ class Reviewed:
 
     def cells(self) -> list[Any]:
         """What stands in the columns."""
-        numbers = [f"{number:.4f}" for number in (self.uncertainty, self.margin, self.entropy)]
-        return [self.key, *numbers, self.objects, "; ".join(self.classes), "; ".join(self.doubts)]
+        numbers = [f"{number:.4f}" for number in (self.uncertainty, self.entropy)]
+        probability = "" if self.probability is None else f"{self.probability:.4f}"
+        said = [self.objects, "; ".join(self.classes), "; ".join(self.doubts)]
+        return [self.key, *numbers, self.least, probability, *said]
 
 
-def by_doubt(run: FinishedRun) -> list[Reviewed]:
-    """A row a picture, the most doubtful first."""
-    rows = [Reviewed.of(place, picture, run.classes) for place, picture in enumerate(run)]
-    return sorted(rows, key=lambda row: (-row.uncertainty, row.key))
+class Noted:
+    """A run's pictures; whoever goes through them fills the table's rows on the way."""
+
+    def __init__(self, run: FinishedRun) -> None:
+        self.run, self.classes, self.about = run, run.classes, run.about
+        self.rows: list[Reviewed] | None = None
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    def __iter__(self) -> Iterator[LabelledPicture]:
+        rows = []
+        for place, picture in enumerate(self.run):
+            rows.append(Reviewed.of(place, picture, self.classes))
+            yield picture
+        self.rows = rows
+
+    def by_doubt(self) -> list[Reviewed]:
+        """A row a picture, the most doubtful first."""
+        if self.rows is None:
+            deque(self, maxlen=0)
+        assert self.rows is not None
+        return sorted(self.rows, key=lambda row: (-row.uncertainty, row.key))
 
 
 def write_review(run: FinishedRun, rows: Sequence[Reviewed], out: Path) -> None:

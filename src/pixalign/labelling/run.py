@@ -19,11 +19,12 @@ from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
 from pixalign.core.provenance import versions
 from pixalign.core.values import Phrase
+from pixalign.core.wording import counted
 from pixalign.labelling.classes import Lists, PictureClasses
 from pixalign.labelling.finished import FinishedRun
 from pixalign.labelling.formats import check_formats, write_format
 from pixalign.labelling.manifest import Item, Unit, find_pictures, read_pictures, units
-from pixalign.labelling.review import by_doubt, write_queue, write_review
+from pixalign.labelling.review import Noted, write_queue, write_review
 from pixalign.labelling.shards import Shards
 from pixalign.labelling.work import Failure, Job, ModelFacts, UnitReport, label_units
 
@@ -78,8 +79,8 @@ class LabelRequest:
             missing = [key for key in self.lists if key not in paths]
             if missing:
                 raise FileNotFoundError(
-                    f"{len(missing)} pictures of the list are not below {str(self.folder)!r}, "
-                    f"{missing[0]!r} first"
+                    f"{counted(len(missing), 'picture')} of the list not found below "
+                    f"{str(self.folder)!r}, {missing[0]!r} first"
                 )
             paths = {key: path for key, path in paths.items() if key in self.lists}
         pictures = read_pictures(paths, out / STATE / MANIFEST, show)
@@ -119,12 +120,12 @@ class Outputs:
 
     def write(self, run: FinishedRun, out: Path, show: bool) -> dict[str, Any]:
         """Write the formats and what helps to review; what is to be said of them."""
-        notes = {}
+        notes, pictures = {}, Noted(run)
         with Progress(len(self.formats) + 1, "writing", show, "format") as progress:
             for name in self.formats:
-                notes[name] = write_format(name, run, out / name)
+                notes[name] = write_format(name, pictures, out / name)
                 progress.advance(1)
-            rows = by_doubt(run)
+            rows = pictures.by_doubt()
             write_review(run, rows, out)
             if self.queue:
                 write_queue(run, rows, self.queue, out)

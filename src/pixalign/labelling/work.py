@@ -24,6 +24,7 @@ from pixalign.pictures.segments import find_segments
 _OF_PRESENCE = (
     "resize", "template", "elbo_text", "absent_below", "absent_log_snr", "absent_blur",
 )  # fmt: skip
+UNITS = 2  # in hand at a time
 _GRID = 256  # pixels of the longer side at which margins and entropies are taken
 
 
@@ -81,7 +82,11 @@ Read = tuple[Unit, Item, PreparedImage | Failure]
 
 
 def label_units(model: AlignmentModel, job: Job, units: Iterable[Unit]) -> Iterator[UnitReport]:
-    """Label units one after the other; the next pictures are read in threads meanwhile."""
+    """Label units in their order; the next pictures are read in threads meanwhile.
+
+    Two are in hand, and take turns at the network: while one is there, what remains to be done of
+    the other keeps no device waiting.
+    """
 
     def read(pair: tuple[Unit, Item]) -> Read:
         unit, item = pair
@@ -93,13 +98,19 @@ def label_units(model: AlignmentModel, job: Job, units: Iterable[Unit]) -> Itera
             return unit, item, Failure(item.picture.key, str(error))
         return unit, item, prepared
 
+    def label(unit_read: tuple[Unit, list[Read]]) -> UnitReport:
+        unit, group = unit_read
+        labels, failures = _label_read(model, job, group)
+        if labels:
+            write_shard(job.shards, unit.name, labels)
+        return UnitReport(unit, tuple(each.id for each in labels), tuple(failures))
+
     pairs = ((unit, item) for unit in units for item in unit.items)
     with read_ahead(read, pairs, most=UNIT) as pictures:
-        for unit, group in groupby(pictures, key=lambda read: read[0]):
-            labels, failures = _label_read(model, job, list(group))
-            if labels:
-                write_shard(job.shards, unit.name, labels)
-            yield UnitReport(unit, tuple(each.id for each in labels), tuple(failures))
+        groups = groupby(pictures, key=lambda read: read[0])
+        whole = ((unit, list(group)) for unit, group in groups)
+        with read_ahead(label, whole, most=UNITS) as reports:
+            yield from reports
 
 
 def _label_read(

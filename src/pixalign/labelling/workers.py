@@ -13,9 +13,10 @@ from typing import Any
 from pixalign.config import AlignConfig
 from pixalign.core.protocols import AlignmentModel
 from pixalign.labelling.manifest import UNIT, Unit
-from pixalign.labelling.work import Job, ModelFacts, UnitReport, label_units
+from pixalign.labelling.work import UNITS, Job, ModelFacts, UnitReport, label_units
 
-_AHEAD = 2 * UNIT  # pictures that a process knows of: those in hand, and those it reads ahead
+# Pictures that a process knows of: those in hand, and those it reads ahead.
+_AHEAD = (UNITS + 1) * UNIT
 _MOST_DEATHS = 3
 
 

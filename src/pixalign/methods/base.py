@@ -8,15 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pixalign.alignment.elbo import TextErrors, text_errors
 from pixalign.alignment.plan import NoisedTimesteps, PromptPlan, plan_prompts
 from pixalign.alignment.request import EncodedImage, Request, encode_image
-from pixalign.alignment.result import Alignment, MethodOutput, conclude
-from pixalign.alignment.task import AlignmentTask
+from pixalign.alignment.result import Alignment, MethodOutput
+from pixalign.alignment.task import AlignmentTask, alike_together, checked_scores, pixels
 from pixalign.alignment.trust import distillation, there
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
@@ -24,7 +23,7 @@ from pixalign.core.ahead import read_ahead
 from pixalign.core.checks import brief, check_choice, check_finite
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
-from pixalign.core.values import Scores, Size
+from pixalign.methods.pending import Pending, concluded, in_turn
 from pixalign.text.prompts import Prompt
 
 Generators = Callable[[], torch.Generator]  # where the next picture's noise comes from
@@ -169,7 +168,9 @@ class Method(ABC):
             calibrate = "elbo"
         settings = self.model.resolve(config, self.name, calibrate)
         if isinstance(image, Iterator):
-            return self._iterate(Request.each(image, *given), settings, scores is None, generator)
+            requests = Request.each(image, *given)
+            pending = self._iterate(requests, settings, scores is None, generator)
+            return concluded(in_turn(self.backbone.lock, pending))
         request = Request.read(image, *given)
         results: dict[int, Alignment] = {}
         try:
@@ -177,10 +178,10 @@ class Method(ABC):
             tasks = [dataclasses.replace(task, errors=errors) for task in tasks]
             order = list(range(len(tasks)))
             if generator is None:  # else all draw from it in turn, and keep their order
-                order = _alike_together([task.latent for task in tasks])
+                order = alike_together([task.latent for task in tasks])
             queued = (tasks[index] for index in order)
             with Progress(self._passes(tasks), self.name, self.model.progress) as self.progress:
-                aligned = self._align_each(queued, generator)
+                aligned = concluded(self._align_each(queued, generator))
                 results.update(zip(order, aligned, strict=True))
         finally:
             self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
@@ -193,8 +194,8 @@ class Method(ABC):
         config: AlignConfig,
         measure: bool,
         generator: torch.Generator | None,
-    ) -> Iterator[Alignment]:
-        """The results one by one, in order; pictures are read ahead, and then let go."""
+    ) -> Iterator[Pending]:
+        """What is to be concluded, in order; pictures are read ahead, and then let go."""
 
         def tasks(prepared: Iterator[Request]) -> Iterator[AlignmentTask]:
             for request in prepared:
@@ -223,7 +224,7 @@ class Method(ABC):
             for pair in zip(request.classes, captions, strict=True)
         ]
         prompts = [self.prompts(*pair, config) for pair in zip(plans, captions, strict=True)]
-        known = [_checked_scores(*pair) for pair in zip(request.scores, plans, strict=True)]
+        known = [checked_scores(*pair) for pair in zip(request.scores, plans, strict=True)]
         request.check_files()
         encoded = [encode_image(self.backbone, image, config.resize) for image in request.images]
         targets = [
@@ -253,15 +254,15 @@ class Method(ABC):
 
     def _align_each(
         self, tasks: Iterable[AlignmentTask], generator: torch.Generator | None
-    ) -> Iterator[Alignment]:
-        """The results in the order of the tasks; neighbours of one size share batches."""
+    ) -> Iterator[Pending]:
+        """In the order of the tasks; neighbours of one size share batches."""
         group: list[AlignmentTask] = []
         for task in tasks:
             if group and task.latent != group[0].latent:
                 yield from self._align_group(group, generator)
                 group = []
             group.append(task)
-            if len(group) == self._most(task) or _pixels(group) >= _PIXELS:
+            if len(group) == self._most(task) or pixels(group) >= _PIXELS:
                 yield from self._align_group(group, generator)
                 group = []
         if group:
@@ -274,7 +275,7 @@ class Method(ABC):
 
     def _align_group(
         self, tasks: Sequence[AlignmentTask], generator: torch.Generator | None
-    ) -> Iterator[Alignment]:
+    ) -> Iterator[Pending]:
         """Noise first, then errors and scores, then attention of the classes to show.
 
         Then maps at the pictures' sizes, of one picture at a time.
@@ -297,22 +298,22 @@ class Method(ABC):
                 (output,) = self.heatmaps([known], [attention])
                 made = known, output
             notes = self.model.batch_size.notes[noted:]
-            yield self._result(task, made, notes, task.seed if generator is None else None)
+            yield self._pending(task, made, notes, task.seed if generator is None else None)
 
-    def _result(
+    def _pending(
         self,
         task: AlignmentTask,
         made: tuple[AlignmentTask, MethodOutput] | None,
         notes: Sequence[str],
         seed: int | None,
-    ) -> Alignment:
-        """What a user gets of a task and of what was made of it."""
+    ) -> Pending:
+        """What a user's result is made from: a task, and what the method made of it."""
         if made is not None:
             check_finite(made[1].cross, "attention maps", self.backbone.dtype)
         about = {"method": self.name, "supervised": self.supervised, "model": self.model.record()}
         notes = [*notes, *self._distillation(task.config)]
         own = "absent_below" in self.model.settings
-        return conclude(task, made, notes, {**about, "seed": seed}, own)
+        return Pending(task, made, notes, {**about, "seed": seed}, own)
 
     def _timed(self, task: AlignmentTask, generator: torch.Generator | None) -> AlignmentTask:
         """The task with its timesteps and their noise."""
@@ -377,24 +378,3 @@ class Method(ABC):
             targets=None if task.targets is None else task.targets[kept],
             scores=None if task.scores is None else task.scores[kept],
         )
-
-
-def _alike_together(sizes: Sequence[Size]) -> list[int]:
-    """The places of the sizes, those of one size together, in the order of their first."""
-    first = {size: index for index, size in reversed(list(enumerate(sizes)))}
-    return sorted(range(len(sizes)), key=lambda index: first[sizes[index]])
-
-
-def _pixels(tasks: Sequence[AlignmentTask]) -> int:
-    return sum(task.size[0] * task.size[1] for task in tasks)
-
-
-def _checked_scores(given: Any, plan: PromptPlan) -> Scores | None:
-    """Scores from numbers [N], which must lie in (0, 1]; None stays None."""
-    if given is None:
-        return None
-    values = torch.as_tensor(np.asarray(given, dtype=np.float32))
-    count = len(plan.phrases)
-    if values.shape != (count,) or not bool(((values > 0) & (values <= 1)).all()):
-        raise ValueError(f"scores are {given!r}; allowed: {count} numbers above 0, at most 1")
-    return dataclasses.replace(Scores.neutral(count), scores=values)

@@ -127,4 +127,4 @@ class Elbo(Method):
         )
         task = self._scored(task)
         (output,) = self.heatmaps([task], [measured.maps])
-        return self._result(task, (task, output), measured.notes, task.seed)
+        return self._pending(task, (task, output), measured.notes, task.seed).conclude()

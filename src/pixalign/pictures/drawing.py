@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw
 
-from pixalign.pictures.fonts import font_for
+from pixalign.pictures.fonts import Lettering
 from pixalign.pictures.grid import picture_grid
 
 # Heatmap colours at equal distances from 0 to 1; lightness rises all the way.
@@ -101,11 +101,12 @@ def outline(mask: np.ndarray) -> np.ndarray:
 
 def _legend(lines: Sequence[tuple[str, np.ndarray]], width: int, text_size: int) -> Image.Image:
     """A swatch of each colour beside its text, in lines of at most ``width`` pixels."""
-    texts = [text for text, _ in lines]
-    font, gap, swatch = font_for(texts, text_size), text_size // 2, text_size
+    letters = Lettering.of([text for text, _ in lines], text_size)
+    lines = [(letters.write(text), colour) for text, colour in lines]
+    font, gap, swatch = letters.font, text_size // 2, text_size
     corners: list[tuple[int, int]] = []
     x, y = gap, gap
-    for text in texts:
+    for text, _ in lines:
         needed = swatch + gap + int(font.getlength(text)) + 2 * gap
         if x > gap and x + needed > width:
             x, y = gap, y + swatch + gap

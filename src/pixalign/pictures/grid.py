@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
-from pixalign.pictures.fonts import Font, font_for
+from pixalign.pictures.fonts import Font, Lettering
 
 Cell = Image.Image | tuple[Image.Image, str]  # a picture, or one with the caption below it
 TITLE = "#444444"
@@ -32,14 +32,18 @@ def picture_grid(
     """
     cells = [[_fitted(cell, side, resample) for cell in row] for row in rows]
     captions = [caption for row in cells for _, caption in row]
-    font, line = font_for([*headings, *titles, *captions], text), round(1.5 * text)
+    letters = Lettering.of([*headings, *titles, *captions], text)
+    font, line = letters.font, round(1.5 * text)
     widths = [
         max(side or 1, *(row[place][0].width for row in cells if place < len(row)))
         for place in range(max(map(len, cells)))
     ]
     lefts = [gap + sum(widths[:place]) + place * gap for place in range(len(widths) + 1)]
     said = [
-        [wrapped(caption, widths[place], font, lines) for place, (_, caption) in enumerate(row)]
+        [
+            wrapped(letters.write(caption), widths[place], font, lines)
+            for place, (_, caption) in enumerate(row)
+        ]
         for row in cells
     ]
     head, over = line * bool(headings), line * bool(titles)
@@ -55,11 +59,16 @@ def picture_grid(
             draw.text((left, middle), words, fill=colour, font=font, anchor="lm")
 
     for place, heading in enumerate(headings):
-        write(wrapped(heading, widths[place], font), lefts[place], gap // 2)
+        write(wrapped(letters.write(heading), widths[place], font), lefts[place], gap // 2)
     top = gap + head
     for index, row in enumerate(cells):
         if titles:
-            write(wrapped(titles[index], lefts[-1] - 2 * gap, font), gap, top - gap // 2, TITLE)
+            write(
+                wrapped(letters.write(titles[index]), lefts[-1] - 2 * gap, font),
+                gap,
+                top - gap // 2,
+                TITLE,
+            )
         top += over
         for place, (picture, _) in enumerate(row):
             sheet.paste(picture, (lefts[place], top))

@@ -61,6 +61,7 @@ def find_segments(
     *,
     instances: bool = True,
     min_area: int = 0,
+    regions: NDArray[np.integer[Any]] | None = None,
 ) -> tuple[NDArray[np.uint16], tuple[Segment, ...]]:
     """Which segment each pixel of a mask [H, W] belongs to, uint16 [H, W] (0: none), and all of
     them, by class and then from the top.
@@ -68,8 +69,12 @@ def find_segments(
     ``probability`` [H, W] is each pixel's for the class that it has; without it scores are 1.
     With ``instances`` the connected regions of a class are its segments, else all its pixels are
     one. Those below ``min_area`` pixels are left out, and of more than 65,535 the smallest.
+    ``regions`` is `connected(mask)` where that is known.
     """
-    regions = connected(mask) if instances else mask.astype(np.int64)
+    if not instances:
+        regions = mask.astype(np.int64)
+    elif regions is None:
+        regions = connected(mask)
     areas = np.bincount(regions.ravel())
     labels = np.zeros(len(areas), dtype=np.int64)
     labels[regions] = mask

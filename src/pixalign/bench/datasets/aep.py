@@ -1,16 +1,21 @@
-"""AEP, attribute-enriched prompts: images/, annotations/ and phrases.json, 38 classes."""
+"""AEP, attribute-enriched prompts: images/, annotations/ and phrases.json, 38 classes.
+
+A set that `pixalign bench build` made has a classes.txt of its own.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pixalign.bench.datasets.files import FileDataset, open_masks, shortened
+from pixalign.bench.datasets.files import FileDataset, open_masks, read_labels, shortened
+from pixalign.bench.datasets.layouts import read_classes
 from pixalign.bench.datasets.sample import class_list
 from pixalign.core.files import read_json, write_json
 
@@ -21,18 +26,31 @@ _SHAPE = 'allowed: {image: {"subject": [class, ...], "phrase": [words, ...]}}, e
 def open_aep(home: Path, split: str) -> FileDataset:
     """All pictures, each with the phrases of those of its subjects that are classes."""
     images, masks = home / "images", home / "annotations"
-    dataset = open_masks("aep", split, images, masks, endings=(".png",), mask_ending="_gt.png")
-    return replace(dataset, phrases=read_phrases(home / "phrases.json", dataset.keys))
+    own = home / "classes.txt"
+    classes = read_classes(own) if own.is_file() else class_list("aep")
+    dataset = open_masks(
+        "aep",
+        split,
+        images,
+        masks,
+        endings=(".png",),
+        mask_ending="_gt.png",
+        classes=classes,
+        read=partial(read_labels, classes=len(classes), ignore=own.is_file()),
+    )
+    return replace(dataset, phrases=read_phrases(home / "phrases.json", dataset.keys, classes))
 
 
-def read_phrases(path: Path, keys: Iterable[str]) -> dict[str, dict[int, str]]:
+def read_phrases(
+    path: Path, keys: Iterable[str], classes: Sequence[str]
+) -> dict[str, dict[int, str]]:
     """{key: {class: phrase}}; an image without an entry or without any class is refused."""
     entries = _plain(read_json(path), path)
     by_key = {image.removesuffix(".png"): entry for image, entry in entries.items()}
     missing = [key for key in keys if key not in by_key]
     if missing:
         raise ValueError(f"{str(path)!r} has no phrases of {shortened(missing)}")
-    number = {name: index for index, name in enumerate(class_list("aep"))}
+    number = {name: index for index, name in enumerate(classes)}
     phrases = {}
     for key in keys:
         subjects, words = by_key[key]["subject"], by_key[key]["phrase"]

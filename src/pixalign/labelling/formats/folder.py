@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from pixalign.core.files import make_folder, sweep, write_bytes
+from pixalign.core.wording import counted
 from pixalign.pictures.polygons import Outlines
 
 
@@ -106,5 +107,6 @@ class HoleCount:
         """A sentence, unless nothing was filled."""
         if not self.holes:
             return []
-        holes = f"{self.holes} in {self.objects} objects, {self.pixels} pixels"
-        return [f"{what} have no holes: {holes}, are filled"]
+        where = f"in {counted(self.objects, 'object')}, {counted(self.pixels, 'pixel')}"
+        verb = "is" if self.holes == 1 else "are"
+        return [f"{what} have no holes: {self.holes} {where}, {verb} filled"]
