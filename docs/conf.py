@@ -47,6 +47,8 @@ html_static_path = ["_static"]
 html_css_files = ["pixalign.css"]
 html_copy_source = False
 html_show_sourcelink = False
+# Pages that stand alone have no section to navigate.
+html_sidebars = {name: [] for name in ("index", "faq", "security", "contributing", "changelog")}
 html_theme_options = {
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],

@@ -2,8 +2,8 @@
 How far to believe it
 =====================
 
-A heatmap looks bold whether the model knows the class or guesses. The verdicts tell, and names that
-are not in the picture can be left out.
+A heatmap looks the same whether the model knows the class or guesses. The verdicts say which, and
+can leave out names that are not in the picture.
 """
 
 import pixalign as pa

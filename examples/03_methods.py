@@ -29,7 +29,7 @@ def mean_iou(mask, truth):
 
 
 # %%
-# Each method is a name. Baselines may be corrected by the evidence, too.
+# Each method is a name. The evidence can correct baselines, too.
 
 ways = {
     "dense": {},

@@ -2,8 +2,8 @@
 The evidence
 ============
 
-At every position the likelihood says which class explains the picture better. Here attention puts
-the cactus on the turtle, and the evidence objects.
+At every position, the likelihood says which class explains the picture best. Here attention puts
+the cactus on the turtle, and the evidence corrects it.
 """
 
 import numpy as np

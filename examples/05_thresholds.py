@@ -2,7 +2,7 @@
 Thresholds and probabilities
 ============================
 
-A mask depends on one threshold. It can be changed afterwards without asking the network again.
+A mask depends on one threshold. You can change it later without running the network again.
 """
 
 import numpy as np

@@ -2,7 +2,7 @@
 Phrases and captions
 ====================
 
-A class can be described, and the picture can be shown to the model under a caption of yours.
+Describe a class in your own words, or give the model a caption instead of its usual prompt.
 """
 
 import pixalign as pa
@@ -32,7 +32,7 @@ described = model.align(encoded, classes)
 print(described.provenance["prompts"])
 
 # %%
-# A caption takes the place of the prompt. It must contain every class.
+# A caption replaces the prompt. It must contain every class.
 
 caption = "a photo of " + ", ".join(reversed(scene.names))
 captioned = model.align(encoded, scene.names, caption=caption)

@@ -2,8 +2,8 @@
 What each layer sees
 ====================
 
-A network reads text in many layers. Some tell objects apart, others hardly do. Weights by the name
-of a layer show one at a time.
+A network reads text in many layers. Some separate objects well, others hardly do. Weights by the
+name of a layer show one layer at a time.
 """
 
 import pixalign as pa

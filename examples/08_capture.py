@@ -2,8 +2,7 @@
 Attention while a picture is drawn
 ==================================
 
-Where does a running pipeline put its words, step by step? Capturing reads along and changes
-nothing, not even a bit.
+Where does a pipeline put its words, step by step? ``capture`` records it and changes nothing.
 """
 
 import numpy as np
@@ -29,12 +28,12 @@ with model.capture(words=["dog", "taco"]) as maps:
     drawn = draw()
 
 # %%
-# The same picture comes out without listening.
+# Without ``capture``, exactly the same picture comes out.
 
 print(np.array_equal(np.asarray(drawn), np.asarray(draw())))
 
 # %%
-# Maps of every step: float32 [steps, images, h, w].
+# The maps of every step: float32 [steps, images, h, w].
 
 print(maps["dog"].shape)
 rows = []

@@ -2,8 +2,8 @@
 Nothing is forgotten
 ====================
 
-Of several things that a prompt names, a model often draws some and forgets others. Weights by the
-likelihood bring them back, often.
+When a prompt names several things, a model often draws some and forgets others. Weights from the
+likelihood often bring them back.
 """
 
 import pixalign as pa
@@ -29,6 +29,6 @@ for step, weights in enumerate(made[0].weights):
         print(f"step {step:>2}: " + ", ".join(f"{name} {weight:.2f}" for name, weight in named))
 
 # %%
-# Four pictures prove nothing. On 210 prompts this model, which forgets little, gains little;
+# Four pictures prove nothing. On 210 prompts, this model forgets little and gains little, while
 # ``lab:sd2`` draws 9 to 13 points more of the named objects. "Compositional generation" has all
 # figures.

@@ -2,8 +2,8 @@
 Change one thing
 ================
 
-Say what a picture shows and what it shall show. The noise that leads to the picture is found, and
-drawn again with the new words.
+Say what a picture shows and what it should show. pixalign finds the noise that leads to the
+picture, and draws it again with the new words.
 """
 
 import pixalign as pa
@@ -17,8 +17,8 @@ target = source.replace("taco", "pizza")
 print(source, "->", target)
 
 # %%
-# Null-text inversion finds for each step a text that leads back to the picture. That is most of the
-# work; ``inversion="ddim"`` leaves it out, and comes back less exactly.
+# Null-text inversion finds, for each step, a text that leads back to the picture. This is most of
+# the work; ``inversion="ddim"`` leaves it out and reconstructs the picture less exactly.
 
 made = model.edit(scene.image, source, target, entities=scene.names, steps=12, blend="heatmap")
 print(f"reconstruction {made.figures['psnr']:.1f} dB")

@@ -2,8 +2,9 @@
 Four families, one picture
 ==========================
 
-The lab has four small models of different design: two UNets that estimate noise and velocity, one
-with two text encoders, and a joint transformer with flow. The same call asks each.
+Four small models of the lab have different designs: a UNet that estimates noise, one that estimates
+velocity, one with two text encoders, and a joint transformer with flow. The same call works on
+each.
 """
 
 import pixalign as pa

@@ -5,8 +5,10 @@ Measure on pictures of known truth
 The benchmark's metric, on six scenes: IoU pooled over pictures, at every threshold at once.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from PIL import Image
 
 import pixalign as pa
 from pixalign.bench.datasets import open_dataset
@@ -38,10 +40,17 @@ for index in range(len(dataset)):
         counts[name].append(part)
 
 # %%
-# The mean over classes, at the best threshold and at 0.4:
+# The mean over classes, at the best threshold and at 0.4, and the whole curve:
 
+figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
 for name, parts in counts.items():
     values = 100 * curve(Tally.concatenate(parts)).miou[0]
     best = int(values.argmax())
     fixed = values[threshold_index(0.4)]
     print(f"{name:<12} best {values[best]:.1f} at {THRESHOLDS[best]:.2f}, at 0.40 {fixed:.1f}")
+    axes.plot(THRESHOLDS, values, label=name)
+axes.set(xlabel="threshold", ylabel="mIoU in percent")
+axes.legend()
+figure.canvas.draw()
+Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB").show()
+plt.close(figure)

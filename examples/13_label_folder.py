@@ -26,7 +26,7 @@ for scene in labelled_scenes(sample_scenes("test", 4, 4), 128, 4):
 print(sorted(names))
 
 # %%
-# One call. A folder that is half done goes on where it stopped.
+# One call does it. If a folder is half done, the same call continues.
 
 model = pa.load()
 run = model.label(photos, sorted(names), place / "labels", formats=["coco"], absent="drop", queue=2)
@@ -42,7 +42,7 @@ for picture in run.finished:
 picture_grid([cells], side=190, lines=3).show()
 
 # %%
-# The files are those that annotation tools and trainers read.
+# Annotation tools and training code read these files.
 
 (annotations,) = (place / "labels" / "coco").rglob("*.json")
 content = json.loads(annotations.read_text())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pixalign.generation import Generation
     from pixalign.model import Model, load
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "AlignConfig",

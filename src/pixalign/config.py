@@ -103,15 +103,14 @@ _RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True)
 class AlignConfig:
-    """How images and classes are aligned (Algorithm 1). Immutable; checked when built.
+    """How images and classes are aligned (Algorithm 1). Immutable, and checked when it is built.
 
-    ``AlignConfig()`` is this library's default. ``paper()`` is what the paper writes,
+    ``AlignConfig()`` is this library's default. ``paper()`` is what the paper describes,
     ``official()`` what the authors' released code computes, ``fast()`` the default with a quarter
-    of the passes, ``uncalibrated()`` attention alone. Each preset takes overrides:
+    of the passes, and ``uncalibrated()`` attention alone. Each preset takes overrides:
     ``AlignConfig.paper(gamma=1 / 2)``.
 
-    None leaves a choice to the method, then to the model, whose folder may carry settings of its
-    own; else `FALLBACK` holds.
+    None leaves a choice to the method, then to the model's own settings, then to `FALLBACK`.
     """
 
     # A name in `pixalign.methods.METHODS`, and what calibrates its maps (`CALIBRATIONS`).
@@ -257,7 +256,7 @@ class AlignConfig:
 
     @classmethod
     def paper(cls, **overrides: Any) -> AlignConfig:
-        """What the paper writes: the likelihood weighting -lambda'(t), classes as given.
+        """What the paper describes: ELBO weights -lambda'(t), classes in the given order.
 
         Layers and collecting timesteps are the model's own where it has any.
         """
@@ -267,8 +266,8 @@ class AlignConfig:
     def official(cls, **overrides: Any) -> AlignConfig:
         """What the authors' released code computes.
 
-        On SDXL its own self-attention weights divide 0 by 0; there, this preset applies the
-        mean self-attention twice. On SD3 it follows the code's flow path.
+        On SDXL that code divides 0 by 0 when it weights self-attention; there, this preset applies
+        the mean self-attention twice. On SD3 it follows the code's path for flow models.
         """
         flow = {
             "self_attention": "twice",
@@ -293,7 +292,7 @@ class AlignConfig:
     def fast(cls, **overrides: Any) -> AlignConfig:
         """A quarter of the ELBO's timesteps, where they say most, and half of the collecting ones.
 
-        Fewer timesteps leave more noise in the evidence, so it is blurred more.
+        Fewer timesteps make the evidence noisier, so it is blurred more.
         """
         few: dict[str, Any] = {"elbo_steps": 5, "elbo_range": (0.2, 0.8), "collect_steps": 5}
         return cls(**few | {"evidence_blur": 3 / 32} | overrides)
@@ -339,9 +338,9 @@ class AlignConfig:
         return len(self.elbo_timesteps or ()) or self.elbo_steps
 
     def resolved(self, family: str = "", settings: Mapping[str, Any] | None = None) -> AlignConfig:
-        """The config in force on a model of that family with settings of its own.
+        """The config that applies to a model of that family with settings of its own.
 
-        ``by_family`` is applied and emptied; what is still None is taken from ``settings``
+        ``by_family`` is applied and emptied; what is still None comes from ``settings``
         (`MODEL_SETTINGS`), then from `FALLBACK`.
         """
         chosen = dataclasses.replace(self, **dict(self.by_family.get(family, {}), by_family={}))

@@ -44,17 +44,18 @@ def load(
     lora: str | os.PathLike[str] | None = None,
     **diffusers_options: Any,
 ) -> Model:
-    """A model by its hub id, its diffusers folder, a single-file checkpoint, or a loaded pipeline.
+    """Load a model: a hub id, a diffusers folder, a single-file checkpoint, or your own pipeline.
 
-    Without a model it is the small one that comes with this package; "lab:sd2", "lab:sdxl",
-    "lab:sd3" and "lab:flux" are its relatives in the source repository. A folder's pixalign.json
-    holds the model's own settings, or the file ``settings`` does (`pixalign fit`). ``lora`` is a
-    file (.safetensors) that is added to the model. A loaded pipeline stays exactly as and where it
-    is.
-    ``diffusers_options`` (``revision``, ``variant``, ``torch_dtype`` ...) go to diffusers; a
-    single file (.safetensors) takes ``config``, a folder or hub id that describes it.
-    ``memory="low"`` takes smaller batches. ``compile=True`` compiles the ELBO's passes, which are
-    most of the work: worth it for many images, since each shape takes a minute at first.
+    Without ``model`` this is the small model that comes with the package; "lab:sd2", "lab:sdxl",
+    "lab:sd3" and "lab:flux" are its relatives in the source repository. A pipeline that you pass
+    stays exactly as it is and where it is. The model's own settings come from pixalign.json in its
+    folder, or from the file ``settings`` (`pixalign fit`). ``lora`` is a file (.safetensors) that
+    is added to the model.
+
+    ``diffusers_options`` (``revision``, ``variant``, ``torch_dtype`` ...) are passed to diffusers;
+    a single file (.safetensors) may need ``config``, a folder or hub id that describes it.
+    ``memory="low"`` uses smaller batches. ``compile=True`` compiles the network's passes. It is
+    worth it for many images, because each new shape of latents takes a minute the first time.
     """
     limits = BatchSize(batch_size, memory)
     own = None if settings is None else read_settings(Path(settings))
@@ -91,10 +92,10 @@ class AlignOptions(TypedDict, total=False):
 
 
 class Model:
-    """A frozen text-to-image model and what can be asked of it; made by `load`.
+    """A frozen text-to-image model, made by `load`.
 
-    Threads may share it: what they ask is answered one after the other. ``settings`` are the
-    model's own, for what a config leaves open (`AlignConfig.resolved`).
+    Threads may share it; it answers one request at a time. ``settings`` are the model's own
+    settings, which apply where a config leaves a choice open (`AlignConfig.resolved`).
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Model:
         *,
         config: AlignConfig | None = None,
     ) -> EncodedImage:
-        """Read, resize and encode a picture, to be aligned any number of times."""
+        """Read, resize and encode a picture, so that it can be aligned any number of times."""
         with self.backbone.lock:
             self.backbone.check_alignable()
             return encode_image(self.backbone, image, self.resolve(config).resize)
@@ -170,28 +171,27 @@ class Model:
         generator: torch.Generator | None = None,
         seed: Any = 0,
     ) -> Any:
-        """Align an image, a list of images, or an iterator over them, with classes.
+        """Align an image, a list of images, or an iterator over images, with classes.
 
         ``image`` is a path, PIL image, array or encoded image. ``method`` is a name in
-        `pixalign.methods.METHODS` ("dense" unless the config says otherwise), ``options`` are its
-        constructor's. ``caption`` replaces the prompt "a photo of c1, c2, ..." and must contain the
-        classes. A list of images takes one list of classes (and one caption) for all or one each,
-        and gives what single calls would: every image draws its noise from ``seed`` (one for all
-        or one each), or all draw from ``generator`` in turn.
+        `pixalign.methods.METHODS` ("dense" unless the config says otherwise), and ``options`` go to
+        its constructor. ``caption`` replaces the prompt "a photo of c1, c2, ..." and must contain
+        the classes. A list of images takes one list of classes (and one caption) for all images, or
+        one for each, and gives the same results as single calls: each image draws its noise from
+        ``seed`` (one for all, or one for each), or all draw from ``generator`` in turn.
 
-        An iterator, such as ``iter(paths)``, gives an iterator of results in the same order, and
-        holds a few pictures at a time, however many there are: they are read ahead in threads, and
-        neighbours that the model sees at one size share batches. Classes, captions and seeds of
-        its images are one for all, or iterators too.
+        An iterator, such as ``iter(paths)``, gives an iterator of results in the same order. It
+        reads images ahead in threads and holds only a few at a time; neighbours of the same size
+        share batches. Classes, captions and seeds are the same for all images, or iterators too.
 
-        ``absent="drop"`` empties the maps of classes that are likely not in the picture, and reads
-        the attention of the others without them; each keeps its place.
+        ``absent="drop"`` empties the maps of classes that are probably not in the picture, and
+        reads the attention of the others without them; every class keeps its place.
 
-        ``calibrate="elbo"`` turns a baseline's cross-attention map h of a class into
-        minmax(h) ** (1 / S) with the scores S that "elbo" measures under the config; ``scores``
-        float [N] in (0, 1], one array an image, take their place. Under ``centred`` the powers are
-        divided by their geometric mean. ``target_masks`` [N, H, W], one array an image, are for
-        supervised methods only: bool, or 0 and 1, and 255 where nothing is known.
+        ``calibrate="elbo"`` turns a baseline's cross-attention map h of a class into minmax(h) **
+        (1 / S), with the scores S that "elbo" measures with this config, or with ``scores``, float
+        [N] in (0, 1], one array for each image. With ``centred`` the powers are divided by their
+        geometric mean. ``target_masks`` [N, H, W], one array for each image, are only for
+        supervised methods: bool, or 0 and 1, and 255 where the truth is unknown.
         """
         kind = methods.method_of(config, method)
         config = _with_absent(config, absent)
@@ -217,9 +217,9 @@ class Model:
         config: AlignConfig | None = None,
         seed: int = 0,
     ) -> list[Candidate]:
-        """Rank many candidate classes by how likely each is in the picture, the first most so.
+        """Rank candidate classes by how likely each is in the picture, the most likely first.
 
-        Without a config it takes the few timesteps of ``AlignConfig.fast()``.
+        Without a config, this uses the few timesteps of ``AlignConfig.fast()``.
         """
         with self.backbone.lock:
             self.backbone.check_alignable()
@@ -246,13 +246,13 @@ class Model:
         queue: int = 0,
         strict: bool = False,
     ) -> LabelRun:
-        """Label a folder's pictures, and write ``formats`` below ``out``.
+        """Label the pictures of a folder, and write ``formats`` below ``out``.
 
-        ``classes`` are those of all pictures, or `pixalign.labelling.classes.PictureClasses` by
-        key. What is finished is kept: the same call goes on where one was stopped. The formats are
-        names in `pixalign.labelling.formats.FORMATS`; `LabelRequest` and `Outputs` of
-        `pixalign.labelling.run` have the rest. Iterating over the result's ``finished`` gives the
-        labelled pictures one at a time.
+        ``classes`` apply to all pictures, or are `pixalign.labelling.classes.PictureClasses` by
+        key. Finished work is kept, so the same call continues after a stop. The formats are names
+        in `pixalign.labelling.formats.FORMATS`; `LabelRequest` and `Outputs` of
+        `pixalign.labelling.run` describe the other options. Iterating over the result's
+        ``finished`` gives the labelled pictures one at a time.
         """
         kind = methods.method_of(config, method)
         configured = kind.configured(_with_absent(config, absent) or AlignConfig())
@@ -300,11 +300,11 @@ class Model:
         method: str | None = None,
         calibrate: str | None = None,
     ) -> AlignConfig:
-        """A config as it is in force for a method on this model."""
+        """The config that applies to a method on this model."""
         return methods.resolve_config(config, self.backbone, self.settings, method, calibrate)
 
     def record(self) -> dict[str, Any]:
-        """What results say of the model."""
+        """What results say about the model."""
         return {"name": self.name, **self.backbone.record()}
 
 

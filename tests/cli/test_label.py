@@ -24,7 +24,7 @@ def test_label_writes_formats_and_goes_on(shell, folder, sd1_folder, tmp_path):
     asked = typed(folder, sd1_folder, "dog", "car=a red car", "--out", out, "--format", "yolo")
     code, said, err = shell(*asked, "--format", "coco", "--queue", 1)
     assert code == 0
-    assert "3 pictures labelled, 3 of them now" in said
+    assert "3 pictures labelled (3 in this run" in said
     assert "warning: 1 picture failed" in err
     assert "broken.png" in (out / "failed.csv").read_text()
     names = {path.name for path in out.iterdir()}

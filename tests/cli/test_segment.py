@@ -304,9 +304,9 @@ def test_classes_that_the_small_models_have_never_seen_are_told():
     known = [Phrase("taco"), Phrase("Auto", "a red car"), Phrase("hot dog")]
     assert vocabulary_notes(None, known) == []
     notes = vocabulary_notes("lab:sd2", [*known, Phrase("hot dogs"), Phrase("qwertz")])
-    assert notes[0].startswith("'hot dogs' is none of the 111 classes it knows (such as hot dog")
-    assert notes[1] == "'qwertz' is none of the 111 classes it knows"
-    assert "scenes of emoji only" in notes[2]
+    assert notes[0].startswith("'hot dogs' is not among the 111 classes it knows (such as hot dog")
+    assert notes[1] == "'qwertz' is not among the 111 classes it knows"
+    assert "knows only emoji scenes" in notes[2]
     assert vocabulary_notes("a/model", [Phrase("xylophone")], [tiny.photo(900, 40)]) == []
 
 
@@ -318,7 +318,7 @@ def test_pictures_that_are_no_scenes_are_told(shell, tmp_path):
     flat = Image.new("RGB", (4000, 3000), "white")
     notes = vocabulary_notes(None, known, [*scenes[:2], flat, tiny.photo(900, 900)])
     assert notes[0] == "a picture of 4000 by 3000 pixels may be a photograph"
-    assert "scenes of emoji only" in notes[1]
+    assert "knows only emoji scenes" in notes[1]
     assert len(notes) == 2
     grain = rng.normal(0, 6, (200, 300, 3)) + 128  # a small photograph of a wall
     small = Image.fromarray(grain.clip(0, 255).astype(np.uint8))
@@ -328,4 +328,4 @@ def test_pictures_that_are_no_scenes_are_told(shell, tmp_path):
     code, _, err = shell("segment", tmp_path / "photo.png", "taco", *few)
     assert code == 0, err
     assert "warning: a picture of 600 by 90 pixels may be a photograph\n" in err
-    assert "--model takes a model for photographs" in err
+    assert "for photographs, choose a model with --model" in err

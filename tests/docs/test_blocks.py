@@ -33,6 +33,9 @@ WITH_CODE = [page for page in GUIDES if any(not block.not_run for block in block
 # What belongs to a person's own machine: looked at, not done.
 PREPARING = {"git", "make", "pip", "export", "cd", "mkdir", "cp"}
 SERVING = {"explore", "serve"}  # these run until they are stopped
+# What a reader looks at; every other block is run or checked.
+SHOWN = {"text", "bibtex", "{toctree}", "{include}", "{eval-rst}", "{pixalign-commands}"}
+RUN = {"python", "json", "yaml", *SHELLS}
 
 
 def name_of(page):
@@ -109,6 +112,20 @@ def test_the_blocks_of_a_page_run(page, desk, shell):
     run_page(page, shell)
 
 
+@pytest.mark.slow
+def test_the_first_steps_print_what_they_say(tmp_path, monkeypatch, shell):
+    """The words to the letter, the numbers to a tenth of a percent."""
+    monkeypatch.chdir(tmp_path)
+    page = blocks(DOCS / "start" / "first-steps.md")
+    said = next(block.text for block in page if block.language == "text")
+    asked = next(block.text for block in page if "pixalign scenes" in block.text)
+    printed = [shell(*words[1:])[1] for words in commands(asked)][-1]
+    number = re.compile(r"\d+\.\d+")
+    assert number.sub("", printed).split() == number.sub("", said).split()
+    expected = [float(value) for value in number.findall(said)]
+    assert [float(v) for v in number.findall(printed)] == pytest.approx(expected, abs=0.1)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_that_are_not_run_are_sound(page):
     """Python compiles, commands and their options exist, and there is a reason."""
@@ -120,6 +137,18 @@ def test_blocks_that_are_not_run_are_sound(page):
                 call = ours(words)
                 if call:
                     check_options(*call)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_block_escapes(page):
+    """All are fenced, in a language that is run or shown; shown ones hold no code of ours."""
+    assert not [token for token in tokens(page) if token.type == "code_block"] or page not in GUIDES
+    for block in blocks(page):
+        kind = block.language.split(" ")[0]
+        assert kind in RUN | SHOWN, f"{name_of(page)}, line {block.line}: {block.language!r}"
+        if kind == "text":
+            assert "import pixalign" not in block.text
+            assert not re.search(r"^(?:pixalign (?!.*\[OPTIONS\])|pip |make )", block.text, re.M)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -1,6 +1,7 @@
-"""The gallery's examples run, and each shows a picture or prints what it found."""
+"""The gallery's examples run, each shows a picture, and the slow tests hold a minute."""
 
 import runpy
+import time
 
 import pytest
 from PIL import ImageShow
@@ -26,8 +27,8 @@ def run_example(path, quick, monkeypatch, capsys):
     monkeypatch.setattr(ImageShow, "_viewers", [viewer])
     monkeypatch.setattr("pixalign.model.load", loader(quick))
     runpy.run_path(str(path), run_name="__main__")
-    printed = capsys.readouterr().out
-    assert viewer.pictures or "best" in printed
+    assert capsys.readouterr().out
+    assert viewer.pictures
     assert all(min(picture.size) > 60 for picture in viewer.pictures)
 
 
@@ -43,4 +44,7 @@ def test_an_example_runs_with_few_steps(path, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_as_it_stands(path, monkeypatch, capsys):
+    """In less than a minute of two cores."""
+    began = time.process_time()
     run_example(path, False, monkeypatch, capsys)
+    assert time.process_time() - began < 120

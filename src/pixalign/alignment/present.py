@@ -26,8 +26,9 @@ _TOGETHER = 64  # candidates whose maps are held at once
 class Candidate:
     """A class, how surely it is in the picture, and the verdict.
 
-    ``presence`` is the share of what the empty text misses that its text explains, ``standing``
-    what of it no other that stands as high explains as well (`pixalign.alignment.trust`).
+    ``presence`` is the share of what the empty text misses that the class's text explains, and
+    ``standing`` is the part of it that no other class standing as high explains as well
+    (`pixalign.alignment.trust`).
     """
 
     name: str

@@ -59,11 +59,11 @@ class MethodOutput:
 class Alignment:
     """How strongly each pixel of an image belongs to each class. Arrays are NumPy's.
 
-    ``losses`` float32 [N, T] and ``elbo`` float32 [N] (NaN where nothing was calibrated),
-    ``scores`` float32 [N] in [gamma, 1], ``heatmaps`` float32 [N, H, W] in [0, 1] at the input
-    image's size. Where evidence was gathered, ``evidence`` float32 [N, h, w] on the latent grid is
-    0 where a class explains the picture best and below 0 elsewhere, and ``trust`` is a verdict a
-    class; else both are None. Everything is in the order in which the classes were given.
+    ``losses`` float32 [N, T] and ``elbo`` float32 [N] (NaN if nothing was calibrated), ``scores``
+    float32 [N] in [gamma, 1], ``heatmaps`` float32 [N, H, W] in [0, 1] at the size of the input
+    image. If evidence was measured, ``evidence`` float32 [N, h, w] on the latent grid is 0 where a
+    class explains the picture best and below 0 elsewhere, and ``trust`` holds a verdict for each
+    class; otherwise both are None. All follow the order of the given classes.
     """
 
     image: Image.Image
@@ -108,7 +108,7 @@ class Alignment:
     def exponents(self) -> Floats:
         """float32 [N]: the power that each map was raised to, 1 / scores unless centred.
 
-        1 where scores do not act on the maps.
+        It is 1 where the scores do not affect the maps.
         """
         if self.config.calibrate != "elbo":
             return np.ones_like(self.scores)
@@ -155,7 +155,7 @@ class Alignment:
         return most_probable
 
     def shares(self, threshold: float | None = None) -> Floats:
-        """float32 [N + 1]: each label's share of the mask's pixels, background first."""
+        """float32 [N + 1]: the share of the mask's pixels for each label, background first."""
         mask = self.mask(threshold)
         counts = np.bincount(mask.ravel(), minlength=len(self.phrases) + 1)
         return (counts / mask.size).astype(np.float32)
@@ -200,11 +200,11 @@ class Alignment:
         }
 
     def save(self, folder: str | os.PathLike[str], threshold: float | None = None) -> list[Path]:
-        """Write mask.png (indexed palette), heatmaps (8-bit grey), overlay.png, result.json.
+        """Write mask.png (indexed palette), heatmaps (8-bit grey), overlay.png and result.json.
 
-        result.npz holds the numbers and the picture, for `load`. Files of these names are replaced,
-        and heatmaps that an earlier result.json there lists are removed; nothing else in the folder
-        is touched.
+        result.npz holds the numbers and the picture, for `load`. Files with these names are
+        replaced, and heatmaps listed in an earlier result.json are removed; nothing else in the
+        folder is touched.
         """
         return save_alignment(self, folder, threshold)
 
@@ -223,9 +223,9 @@ class Alignment:
     ) -> dict[str, Any]:
         """COCO's images, annotations and categories, as JSON-able values.
 
-        An object is a connected region of a class, of ``min_area`` pixels or more, or without
-        ``instances`` all of a class; its score is the mean probability. Compressed runs are exact
-        and need pycocotools (extra ``label``); polygons fill holes.
+        An object is a connected region of a class with at least ``min_area`` pixels; without
+        ``instances``, the whole of a class is one object. Its score is the mean probability.
+        Compressed runs are exact and need pycocotools (extra ``label``); polygons fill holes.
         """
         return as_coco(self, threshold, polygons, instances, min_area)
 

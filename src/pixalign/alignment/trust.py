@@ -22,13 +22,15 @@ _REGION = 0.8  # of a map's peak: what counts as the class's own region
 class Trust:
     """A verdict on one class, and the numbers behind it.
 
-    "absent": the class's text explains next to nothing that no other's explains as well.
-    "confused": in the region that the map points at, ``other`` explains the picture and the class
-    hardly does. "blind": there no class that is in the picture explains it, or the map points
-    nowhere. Else "sure". ``numbers`` are shares of what the empty text misses: `presence` and
-    `standing`, of all that it misses in the picture; ``lead``, what the class explains in the
-    map's region, in units of the picture's mean; and ``others_lead``, the most of another class
-    there that is in the picture, 0 where none explains any.
+    "absent": the class's text explains next to nothing that no other class's explains as well.
+    "confused": where the map points, ``other`` explains the picture, and the class hardly does.
+    "blind": where the map points, no class in the picture explains it, or the map points nowhere.
+    Otherwise "sure".
+
+    ``numbers`` are shares of what the empty text misses. `presence` and `standing` are shares of
+    all that it misses in the picture. ``lead`` is what the class explains where its map points, in
+    units of the picture's mean; ``others_lead`` is the most that another class in the picture
+    explains there, or 0.
     """
 
     verdict: str

@@ -34,9 +34,9 @@ _HEAT = 0.6  # how much of an animation over pictures is the map
 class WordMaps:
     """Cross-attention of some words at every denoising step of the last pipeline call.
 
-    ``maps["dog"]`` is float32 [steps, images, h, w] on the CPU, of videos
-    [steps, videos, frames, h, w] with the latents' frames: the weighted mean over layers of
-    head-mean attention to the word's tokens. A second call inside the block starts anew.
+    ``maps["dog"]`` is float32 [steps, images, h, w] on the CPU, and for videos [steps, videos,
+    frames, h, w] with the latents' frames: attention to the word's tokens, averaged over heads and,
+    with weights, over layers. A second call inside the block starts again.
     """
 
     def __init__(self, words: tuple[str, ...]) -> None:
@@ -106,12 +106,12 @@ def capture(
 ) -> Iterator[WordMaps]:
     """Record the maps of ``words`` while the backbone's pipeline is called inside the block.
 
-    Works with text-to-image and image-to-image calls, videos, batches, with and without guidance;
-    only the conditional half is read. The prompt is read from the call; when only embeddings are
-    passed, give it here. A word that one prompt of a batch lacks has a map of zeros there; one
-    that all lack is an error. The pipeline's results do not change by a bit (unless it is
-    compiled: then it runs uncompiled meanwhile), and it is as before when the block ends, also
-    by an error.
+    Works with text-to-image and image-to-image calls, videos and batches, with and without
+    guidance; only the conditional half is read. The prompt is taken from the call; if you pass only
+    embeddings, give it here. A word that is missing from one prompt of a batch has a map of zeros
+    there; a word that is missing from all prompts is an error. The pipeline's results stay the same
+    to the bit (unless it is compiled: inside the block it runs uncompiled), and when the block
+    ends, also by an error, the pipeline is as before.
     """
     if cross_weights == "agreement":
         raise ValueError(

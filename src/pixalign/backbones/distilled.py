@@ -22,6 +22,8 @@ def signs_of_distillation(pipe: Any, network: Any, name: str = "") -> Iterator[s
 
     ``name`` is what it was loaded by, beside the names that the pipeline itself remembers.
     """
+    from diffusers.utils import USE_PEFT_BACKEND
+
     if pipe.config.get("is_distilled"):
         yield "its pipeline is marked as distilled"
     scheduler = type(pipe.scheduler).__name__
@@ -30,7 +32,8 @@ def signs_of_distillation(pipe: Any, network: Any, name: str = "") -> Iterator[s
     steps = inspect.signature(type(pipe).__call__).parameters["num_inference_steps"].default
     if steps <= FEW_STEPS:
         yield f"{type(pipe).__name__} takes {steps} steps unless told otherwise"
-    adapters = pipe.get_active_adapters() if hasattr(pipe, "get_active_adapters") else []
+    adaptable = USE_PEFT_BACKEND and hasattr(pipe, "get_active_adapters")  # diffusers needs peft
+    adapters = pipe.get_active_adapters() if adaptable else []
     remembered = (part.config.get("_name_or_path") for part in (pipe, network))
     for known in filter(None, (name, *remembered, *adapters)):
         if words := _NAMES & _words(str(known)):

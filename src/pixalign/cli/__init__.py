@@ -27,12 +27,12 @@ COMMANDS = {
     "explore": Entry("explore", "Open a page that shows where a model puts each word."),
     "serve": Entry("serve", "Answer an annotation tool with masks, live."),
     "audit": Entry("audit", "Report what a model knows: on masks, on pictures or on prompts."),
-    "fit": Entry("fit", "Choose a model's thresholds and strength on masks of one's own."),
+    "fit": Entry("fit", "Choose a model's thresholds and strength on your own masks."),
     "demo": Entry("scenes", "Show the method at work, offline."),
     "scenes": Entry("scenes", "Draw scenes with exact masks, captions and boxes."),
-    "classes": Entry("models", "List the names of a dataset's or the scenes' classes."),
+    "classes": Entry("models", "List the classes of a dataset or of the scenes."),
     "models": Entry("models", "List families of models, the lab's models and cached ones."),
-    "doctor": Entry("models", "Say what device, number type, versions and models are usable."),
+    "doctor": Entry("models", "Say which devices, number types, versions and models can be used."),
     "bench": Entry("bench", "Datasets, metrics and the tables of the paper."),
 }
 

@@ -40,7 +40,7 @@ from pixalign.generation.prompt_sets import PROMPT_SETS, dvmp
 from pixalign.generation.run import GENERATION_METHODS
 
 Datasets = Annotated[list[str] | None, option("Only this dataset; repeatable.", **one_of(DATASETS))]
-Limit = Annotated[int | None, option("The first so many images.", min=1)]
+Limit = Annotated[int | None, option("Only this many images.", min=1)]
 
 # Who finds objects in drawn pictures, and whose weights stand for Grounded SAM.
 ANNOTATORS = ("dense", "grounded-sam", "both")
@@ -55,7 +55,7 @@ def run(
     specs: Annotated[
         list[str],
         typer.Argument(
-            metavar="SPEC...", help="YAML files or names; patterns as 'lab-*'. See `bench ls`."
+            metavar="SPEC...", help="YAML files or names; patterns such as 'lab-*'. See `bench ls`."
         ),
     ],
     root: Annotated[Path | None, option("Folder that holds the datasets.")] = None,
@@ -72,14 +72,14 @@ def run(
         Path | None, option("How often captions name each class; see `bench count`.")
     ] = None,
     save_masks: Annotated[
-        bool, option("Keep the masks of the images that are measured now.", "--save-masks")
+        bool, option("Save the masks of the images measured in this run.", "--save-masks")
     ] = False,
     seed: common.Seed = 0,
     device: common.Device = "auto",
     dtype: common.Dtype = "auto",
     batch_size: common.BatchSize = "auto",
 ) -> None:
-    """Run tables; stopped at any moment, the same command goes on. Then see `bench report`."""
+    """Run tables. After a stop, the same command continues. Then see `bench report`."""
     from pixalign.bench.command import run_specs
     from pixalign.bench.spec import MODELS
 
@@ -94,7 +94,7 @@ def run(
             for folder, result in run_specs(specs, load_model, **options):
                 _print_result(folder, result)
     except KeyboardInterrupt:
-        stop(f"stopped; what is measured is kept in {out}, and the same command goes on")
+        stop(f"stopped; what is measured is kept in {out}, and the same command continues")
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
 
 @bench.command()
 def ls(json_: common.Json = False) -> None:
-    """List the tables: what they compare, on which datasets, in how many rows."""
+    """List the tables: what they compare, on which datasets, with how many rows."""
     from pixalign.bench.spec import load_spec, spec_names
 
     specs = [
@@ -137,11 +137,11 @@ def check(
     split: Annotated[str | None, typer.Option(show_default="the usual one")] = None,
     limit: Limit = None,
     decode: Annotated[
-        bool, option("Read pictures whole, which finds those that are cut short.", "--decode")
+        bool, option("Read whole pictures, which finds truncated files.", "--decode")
     ] = False,
     json_: common.Json = False,
 ) -> None:
-    """Read every picture's size and every mask of the datasets under a root, and count classes."""
+    """Check datasets: read every picture's size and every mask, and count the classes."""
     from pixalign.bench.command import check_root
 
     records = []
@@ -179,11 +179,11 @@ def _print_check(record: dict[str, Any]) -> None:
 @bench.command()
 def count(
     captions: Annotated[list[Path], typer.Argument(help="txt, csv, tsv or parquet, also .gz.")],
-    classes: Annotated[str, option("A dataset's name, or a file of one name a line.")],
+    classes: Annotated[str, option("A dataset's name, or a file with one name per line.")],
     out: Annotated[Path | None, option("JSON file for the counts.")] = None,
-    column: Annotated[str | None, option("The captions' column.")] = None,
+    column: Annotated[str | None, option("The column of the captions.")] = None,
 ) -> None:
-    """Count in how many captions each class is named: whole words, plurals too."""
+    """Count how many captions name each class: whole words, also plurals."""
     from pixalign.bench.command import class_names
     from pixalign.bench.datasets.captions import count_captions
     from pixalign.core.files import write_json
@@ -204,7 +204,7 @@ def report(
         Path | None, option("Fill NAME.md.j2 with the results instead, into NAME.md.")
     ] = None,
 ) -> None:
-    """Write report.html and tables.md of the runs in a folder."""
+    """Write report.html and tables.md for the runs in a folder."""
     from pixalign.bench.report import render_benchmark, write_report
     from pixalign.core.files import write_text
 
@@ -224,17 +224,15 @@ def generation(
         list[str] | None,
         option("A set of prompts; repeatable.", "--set", show_default="all", **one_of(PROMPT_SETS)),
     ] = None,
-    file: Annotated[
-        list[str] | None, option("abc6k=PATH or ae=PATH: prompts that are read.")
-    ] = None,
-    clip: Annotated[str, option("Whose CLIP score: a hub id or folder.")] = CLIP,
-    prompts: Annotated[int, option("The first so many of each set.", min=2)] = 80,
+    file: Annotated[list[str] | None, option("Prompts from a file: abc6k=PATH or ae=PATH.")] = None,
+    clip: Annotated[str, option("The CLIP to score with: a hub id or folder.")] = CLIP,
+    prompts: Annotated[int, option("How many prompts of each set.", min=2)] = 80,
     seeds: Annotated[int, option("Pictures of each prompt.", min=1)] = 2,
     steps: common.Steps = 50,
     device: common.Device = "auto",
     dtype: common.Dtype = "auto",
 ) -> None:
-    """Draw prompt sets by every method, and say by CLIP score how well the pictures show them."""
+    """Draw sets of prompts by every method, and compare the pictures by CLIP score."""
     check_folder(out)
     files = {name: Path(path) for name, _, path in (text.partition("=") for text in file or [])}
     names = [*(set_ or ()), *files] or list(PROMPT_SETS)

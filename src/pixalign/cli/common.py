@@ -69,9 +69,9 @@ BatchSize = Annotated[
 ]
 Strength = Annotated[
     float | None,
-    option("Strength: 1 is none, 1/3 the paper's.", parser=_fraction, metavar="<number|a/b>"),
+    option("Strength: 1 means none, 1/3 is the paper's.", parser=_fraction, metavar="<number|a/b>"),
 ]
-Memory = Annotated[str, option("low takes smaller batches.", **one_of(batching.MEMORY))]
+Memory = Annotated[str, option("low uses smaller batches.", **one_of(batching.MEMORY))]
 Seed = Annotated[int, option("Seed of the noise.", min=0)]
 Steps = Annotated[int, option("Denoising steps.", min=1)]
 _METHODS = one_of(name for name, kind in METHODS.items() if not kind.supervised)
@@ -88,7 +88,7 @@ Resize = Annotated[Literal["square", "keep"] | None, option("Square, or keep the
 Guidance = Annotated[
     float | None, option("Guidance.", show_default="the family's, such as 7.5 or SDXL's 5")
 ]
-Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", "--json")]
+Json = Annotated[bool, option("Print only JSON to stdout.", "--json")]
 
 
 def load_model(
@@ -129,11 +129,11 @@ def vocabulary_notes(
         if not any(occurrences_of(name, phrase.phrase) for name in known):
             close = get_close_matches(phrase.name.lower(), known, 3, 0.6)
             hint = f" (such as {', '.join(close)})" if close else ""
-            notes.append(f"{phrase.name!r} is none of the {len(known)} classes it knows{hint}")
+            notes.append(f"{phrase.name!r} is not among the {len(known)} classes it knows{hint}")
     notes += list(islice(filter(None, map(_no_scene, images)), 1))
     if notes:
-        about = "the small model knows scenes of emoji only; `pixalign classes scenes` lists them"
-        notes.append(f"{about}, and --model takes a model for photographs")
+        about = "the small model knows only emoji scenes (`pixalign classes scenes` lists them)"
+        notes.append(f"{about}; for photographs, choose a model with --model")
     return notes
 
 

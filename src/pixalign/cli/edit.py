@@ -15,7 +15,7 @@ from pixalign.editing.plan import BLENDS, EDITING_METHODS, EditSettings
 
 def edit(
     source: Annotated[str, option("What the picture shows.")],
-    target: Annotated[str, option("What it shall show.")],
+    target: Annotated[str, option("What it should show.")],
     image: Annotated[
         str | None,
         typer.Argument(
@@ -24,14 +24,14 @@ def edit(
     ] = None,
     model: common.Model = None,
     method: Annotated[
-        str, option("What says where new words attend.", **one_of(EDITING_METHODS))
+        str, option("What decides where new words attend.", **one_of(EDITING_METHODS))
     ] = "elbo",
     inversion: Annotated[
         str, option("How a picture's noise is found.", **one_of(INVERSIONS))
     ] = "null-text",
     entity: Annotated[
         list[str] | None,
-        option("What SOURCE names, to compare with; repeatable.", show_default="by spaCy"),
+        option("A thing that SOURCE names; repeatable.", show_default="by spaCy"),
     ] = None,
     weight: Annotated[list[str] | None, option("WORD=FACTOR of a target word; repeatable.")] = None,
     blend: Annotated[
@@ -40,11 +40,15 @@ def edit(
     blend_words: Annotated[
         tuple[str, str] | None, option("Source and target words for the blend.")
     ] = None,
-    cross_replace: Annotated[float, option("Part of the steps that write word attention.")] = 0.8,
-    self_replace: Annotated[float, option("Part of the steps that keep self-attention.")] = 0.4,
+    cross_replace: Annotated[
+        float, option("Part of the steps in which attention to words is set.")
+    ] = 0.8,
+    self_replace: Annotated[
+        float, option("Part of the steps in which self-attention is kept.")
+    ] = 0.4,
     steps: common.Steps = 50,
     guidance: common.Guidance = None,
-    seed: Annotated[int, option("Of the picture to draw, without IMG.", min=0)] = 0,
+    seed: Annotated[int, option("Seed of the picture to draw, without IMG.", min=0)] = 0,
     out: Annotated[Path, option("Folder for the files.")] = Path("pixalign-edit"),
     cache: Annotated[
         bool, option("Keep inversions in the user's cache, at most 2 GiB.", "--cache")
@@ -55,7 +59,7 @@ def edit(
     batch_size: common.BatchSize = "auto",
     json_: common.Json = False,
 ) -> None:
-    """Change what the words say, and only there: edited.png, compare.png and edit.json."""
+    """Change what the new words say, and nothing else: edited.png, compare.png and edit.json."""
     from pixalign.core.files import check_folder
     from pixalign.pictures.reading import read_image
 

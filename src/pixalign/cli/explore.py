@@ -14,7 +14,7 @@ PORT = 8732  # the usual one; if it is taken, the next
 
 def explore(
     model: common.Model = None,
-    host: Annotated[str, option("Whom to answer: this machine, or with a token others.")] = (
+    host: Annotated[str, option("Address to listen on; other machines need a token.")] = (
         "127.0.0.1"
     ),
     port: Annotated[
@@ -25,10 +25,10 @@ def explore(
         str | None,
         typer.Option(
             envvar="PIXALIGN_TOKEN",
-            help="What a browser must know; needed beyond loopback.",
+            help="Secret that a browser must send; needed for other machines.",
         ),
     ] = None,
-    demo: Annotated[bool, option("Begin with a scene of the lab.", "--demo")] = False,
+    demo: Annotated[bool, option("Start with a scene of the lab.", "--demo")] = False,
     browser: Annotated[bool, option("Open a browser.", "--browser/--no-browser")] = True,
     device: common.Device = "auto",
     dtype: common.Dtype = "auto",

@@ -1,4 +1,4 @@
-"""``pixalign fit``: a model's thresholds and strength from a few masks of one's own."""
+"""``pixalign fit``: a model's thresholds and strength from a few masks of your own."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def fit(
         Path | None,
         option("File for the settings.", show_default="pixalign.json in the model's folder"),
     ] = None,
-    limit: Annotated[int | None, option("The first so many pictures.", min=1)] = None,
+    limit: Annotated[int | None, option("Only this many pictures.", min=1)] = None,
     device: common.Device = "auto",
     json_: common.Json = False,
 ) -> None:
     """Choose thresholds, temperatures and the strength on your own masks; write them to a file.
 
-    Pictures, masks and classes are those of `bench run` on a folder of one's own. A model's folder
+    Pictures, masks and classes are those of `bench run` on a folder of your own. A model's folder
     keeps the settings; for others, `segment --settings FILE` takes them.
     """
     path = out or _beside(model)

@@ -19,17 +19,17 @@ def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to draw.")],
     model: common.Model = None,
     method: Annotated[
-        str, option("What keeps objects from missing.", **one_of(GENERATION_METHODS))
+        str, option("How missing objects are prevented.", **one_of(GENERATION_METHODS))
     ] = "elbo",
     entity: Annotated[
         list[str] | None,
         option("What must not be missing; repeatable.", show_default="found by spaCy"),
     ] = None,
     non_entities: Annotated[
-        Path | None, option("File of nouns that are no entities, instead of ours.")
+        Path | None, option("File of nouns that are not entities, instead of the usual ones.")
     ] = None,
     seed: common.Seed = 0,
-    count: Annotated[int, option("Pictures, of successive seeds.", min=1)] = 1,
+    count: Annotated[int, option("Number of pictures, with successive seeds.", min=1)] = 1,
     steps: common.Steps = 50,
     guidance: common.Guidance = None,
     strength: Annotated[float, option("The largest weight of an entity, 1/gamma.", min=1)] = 1.2,
@@ -40,7 +40,7 @@ def generate(
         tuple[int, int] | None, option("Height and width.", show_default="native")
     ] = None,
     released: Annotated[
-        bool, option("Do as the authors' code where it differs from the paper.", "--released")
+        bool, option("Follow the authors' code where it differs from the paper.", "--released")
     ] = False,
     compare: Annotated[
         bool, option("Also draw plainly from the same noise: compare.png.", "--compare")
@@ -54,7 +54,7 @@ def generate(
     batch_size: common.BatchSize = "auto",
     json_: common.Json = False,
 ) -> None:
-    """Draw a prompt so that every entity it names appears, without training."""
+    """Draw a prompt so that every entity it names appears. Nothing is trained."""
     from pixalign.core.files import check_folder
     from pixalign.generation.result import check_plots, plot_weights
     from pixalign.pictures.grid import picture_grid

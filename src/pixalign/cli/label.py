@@ -38,33 +38,33 @@ from pixalign.text.prompts import typed_classes
 
 def label(
     folder: Annotated[Path, typer.Argument(help="Folder of pictures, with its subfolders.")],
-    out: Annotated[Path, option("Folder for the labels; the same command goes on in it.")],
+    out: Annotated[Path, option("Folder for the labels; the same command continues there.")],
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[CLASS]...", help="What to find: dog 'hot dog' 'car=a red car'."),
     ] = None,
     classes: Annotated[
         Path | None,
-        option("Classes from a file, one a line; a .csv or .json lists them picture by picture."),
+        option("File of classes, one per line; a .csv or .json lists them for each picture."),
     ] = None,
     format: Annotated[
         list[str] | None, option("How labels are written; repeatable.", **one_of(FORMATS))
     ] = None,
     absent: Annotated[
-        Literal["keep", "drop"], option("Whether classes that are likely not there are labelled.")
+        Literal["keep", "drop"], option("Keep or drop classes that are probably absent.")
     ] = "keep",
     candidates: Annotated[
-        int, option("With --absent drop, the most classes of a picture that are drawn.", min=1)
+        int, option("With --absent drop, how many classes a picture has at most.", min=1)
     ] = 16,
-    min_area: Annotated[int, option("Objects of fewer pixels are left out.", min=0)] = 0,
+    min_area: Annotated[int, option("Leave out objects of fewer pixels.", min=0)] = 0,
     instances: Annotated[
-        Literal["on", "off"], option("Whether parts of a class that do not touch are objects.")
+        Literal["on", "off"], option("Whether separate parts of a class are separate objects.")
     ] = "on",
-    queue: Annotated[int, option("Copy so many of the most doubtful pictures.", min=0)] = 0,
+    queue: Annotated[int, option("Copy this many of the most doubtful pictures.", min=0)] = 0,
     workers: Annotated[
         int | None,
         option(
-            "Processes with a model each; they share the GPUs.",
+            "Processes, each with a model; they share the GPUs.",
             min=1,
             show_default="1; of a cluster its GPUs",
         ),
@@ -73,7 +73,7 @@ def label(
         str | None,
         option("A Ray cluster, with --workers actors: local, auto, or its head's HOST:PORT."),
     ] = None,
-    strict: Annotated[bool, option("A picture that cannot be labelled ends the run.")] = False,
+    strict: Annotated[bool, option("Stop at a picture that cannot be labelled.")] = False,
     model: common.Model = None,
     preset: common.Preset = "default",
     method: common.Method = None,
@@ -87,7 +87,7 @@ def label(
     memory: common.Memory = "normal",
     json_: common.Json = False,
 ) -> None:
-    """Label a folder's pictures for an annotation tool; stopped at any moment, it goes on."""
+    """Label a folder of pictures; after a stop, the same command continues."""
     # Whatever is wrong is said before a model is loaded.
     chosen = {"resize": resize, "threshold": threshold, "absent": absent}
     overrides = {name: value for name, value in chosen.items() if value is not None}
@@ -106,7 +106,7 @@ def label(
         try:
             run = label_folder(labeller, request, out, outputs, strict=strict, show=not json_)
         except KeyboardInterrupt:
-            stop("stopped; the same command goes on from what is finished")
+            stop("stopped; the same command continues from what is finished")
     if json_:
         common.print_json(dict(run.summary))
     else:
@@ -166,7 +166,7 @@ def _wanted(names: list[str], path: Path | None) -> tuple[tuple[Phrase, ...], Li
 def _print_summary(run: LabelRun, out: Path, absent: str) -> None:
     about: dict[str, Any] = dict(run.summary)
     speed = about["pictures_a_second"]
-    now = f", {about['labelled_now']} of them now, {speed:.2f} a second" if speed else ""
+    now = f" ({about['labelled_now']} in this run, {speed:.2f} per second)" if speed else ""
     labelled, objects = counted(about["pictures"], "picture"), counted(about["objects"], "object")
     print(f"{labelled} labelled{now}; {objects}")
     width = max(map(len, about["pictures_by_class"]), default=0)

@@ -19,7 +19,7 @@ _LISTS = (*class_lists(), "scenes")
 
 
 def models(json_: Json = False) -> None:
-    """List the families that work, how each is tested, the lab's models and the hub cache's."""
+    """List the families, how each is tested, the lab's models and those in the hub cache."""
     lab = {name: family_of_folder(folder) for name, folder in lab_models().items()}
     families: list[dict[str, Any]] = [
         {
@@ -53,11 +53,11 @@ def models(json_: Json = False) -> None:
 def classes(
     name: Annotated[
         str | None,
-        typer.Argument(help="A list; if left out, how long each is.", **one_of(_LISTS)),
+        typer.Argument(help="A list; without it, the length of each list.", **one_of(_LISTS)),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """List the names of a dataset's classes, or of those that the scenes show."""
+    """List the classes of a dataset or of the scenes."""
     lists = {key: class_list(key) for key in class_lists()} | {"scenes": class_names()}
     if json_:
         print_json(lists if name is None else lists[name])
@@ -70,7 +70,7 @@ def classes(
 
 
 def doctor(device: Device = "auto", json_: Json = False) -> None:
-    """Say what device, number type, versions and models are usable."""
+    """Say which devices, number types, versions and models can be used."""
     chosen, installed, cached = resolve_device(device), versions(), cached_models()
     problems = [f"{name} is {v}" for name, v in installed.items() if v == "not installed"]
     try:

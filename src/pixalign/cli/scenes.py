@@ -15,7 +15,9 @@ DEMO_MODEL = "lab:sd2"
 
 def scenes(
     out: Annotated[Path, option("Folder for the files.")],
-    split: Annotated[str, option("Whose frequencies and numbers.", **one_of(SPLITS))] = "test",
+    split: Annotated[
+        str, option("Which split: its class frequencies and scene numbers.", **one_of(SPLITS))
+    ] = "test",
     count: Annotated[int, option("How many scenes.", min=1)] = 8,
     start: Annotated[int, option("Number of the first scene.", min=0)] = 0,
     size: Annotated[int, option("Pixels on a side.", min=32)] = 256,
@@ -33,7 +35,7 @@ def demo(
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
-    """Show the method at work, offline: maps before and after calibration, masks, a report.
+    """Show the method at work, offline: maps before and after, masks, a report.
 
     In a checkout by lab:sd2, whose attention leaves more to do; elsewhere by the embedded model.
     """

@@ -43,18 +43,19 @@ def segment(
             show_default="IMG's name + -pixalign",
         ),
     ] = None,
-    caption: Annotated[str | None, option("A text with the classes, to read instead.")] = None,
+    caption: Annotated[str | None, option("A text that contains all classes.")] = None,
     resize: common.Resize = None,
     absent: Annotated[
-        Literal["keep", "drop"], option("Whether classes that are likely not there keep a map.")
+        Literal["keep", "drop"],
+        option("Keep or drop the maps of classes that are probably absent."),
     ] = "keep",
     option_: Annotated[
-        list[str] | None, option("NAME=VALUE of the method's own; repeatable.", "--option")
+        list[str] | None, option("An option of the method, NAME=VALUE; repeatable.", "--option")
     ] = None,
     gamma: common.Strength = None,
     threshold: Annotated[float | None, option("Heatmaps below it are background, 0 to 1.")] = None,
     settings: Annotated[
-        Path | None, option("What `fit` wrote.", show_default="the model's own")
+        Path | None, option("A settings file, as `fit` writes it.", show_default="the model's own")
     ] = None,
     seed: common.Seed = 0,
     device: common.Device = "auto",

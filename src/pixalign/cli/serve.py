@@ -18,7 +18,7 @@ _PORT = 9090  # where Label Studio's own examples listen
 
 def serve(
     label_studio: Annotated[
-        bool, option("Speak the protocol of Label Studio's backends.", "--label-studio")
+        bool, option("Speak Label Studio's protocol.", "--label-studio")
     ] = False,
     model: common.Model = None,
     root: Annotated[
@@ -29,16 +29,16 @@ def serve(
         ),
     ] = None,
     preset: Annotated[
-        str, option("Settings to start from; others make a person wait.", **one_of(PRESETS))
+        str, option("Settings to start from; others are slower.", **one_of(PRESETS))
     ] = "fast",
     method: common.Method = None,
     absent: Annotated[
-        Literal["keep", "drop"], option("Whether classes that are likely not there are labelled.")
+        Literal["keep", "drop"], option("Keep or drop classes that are probably absent.")
     ] = "drop",
     instances: Annotated[
-        Literal["on", "off"], option("Whether parts of a class that do not touch are objects.")
+        Literal["on", "off"], option("Whether separate parts of a class are separate objects.")
     ] = "on",
-    min_area: Annotated[int, option("Objects of fewer pixels are left out.", min=0)] = 64,
+    min_area: Annotated[int, option("Leave out objects of fewer pixels.", min=0)] = 64,
     host: Annotated[str, option("Where to listen.")] = "127.0.0.1",
     port: Annotated[
         int | None,
@@ -54,14 +54,14 @@ def serve(
     ] = None,
     name: Annotated[
         list[str] | None,
-        option("A further name by which this machine is called, such as host.docker.internal."),
+        option("Another name of this machine, such as host.docker.internal."),
     ] = None,
     device: common.Device = "auto",
     dtype: common.Dtype = "auto",
     batch_size: common.BatchSize = "auto",
     memory: common.Memory = "normal",
 ) -> None:
-    """Answer an annotation tool with masks for the task that a person opens, until Ctrl-C."""
+    """Answer an annotation tool with masks for the open task, until Ctrl-C."""
     from pixalign.backbones.locations import model_name
     from pixalign.serving.guard import check_binding
     from pixalign.serving.run import address, bound, check_serving

@@ -53,16 +53,18 @@ def edit(
 ) -> Any:
     """Change a picture that the source prompt describes into what the target prompt says.
 
-    Gives an `Edit`; lists of images, sources, targets or seeds give a list, and what is no list is
-    the same for all. Each edit is what it would be alone, up to rounding. Without an image (None),
-    it is the one that the model draws from ``seed``. ``method`` says where new words attend: "ptp"
-    where the words they replace do, "elbo", "dense" and "diffsegmenter" where that method's heatmap
-    of these says; ``entities`` of the source prompt take part in its calibration. ``inversion``
-    finds the picture's noise, by "null-text" or "ddim"; ``cache`` keeps it in a folder, or with
-    True in the user's cache folder, of at most 2 GiB. ``weights`` are factors of target words,
-    ``blend_words`` a pair (source words, target words). For the others see `EditSettings`. ``size``
-    (height, width) is where the model works, by default its own area in the picture's shape; a
-    given picture is given back at its own size.
+    Gives an `Edit`. Lists of images, sources, targets or seeds give a list, and anything that is
+    not a list applies to all. Each edit is what it would be alone, up to rounding. Without an image
+    (None), the model first draws one from ``seed``.
+
+    ``method`` says where new words attend: "ptp" where the words that they replace attend; "elbo",
+    "dense" and "diffsegmenter" where that method's heatmap finds those words. ``entities`` of the
+    source prompt take part in its calibration. ``inversion`` finds the picture's noise, by
+    "null-text" or "ddim"; ``cache`` keeps it in a folder, or with True in your cache folder, of at
+    most 2 GiB. ``weights`` are factors of target words, ``blend_words`` a pair (source words,
+    target words); `EditSettings` describes the others. ``size`` (height, width) is the size at
+    which the model works, by default its own area in the picture's shape; a given picture comes
+    back at its own size.
     """
     requests, many = read_requests(image, source, target, seed, entities, weights, blend_words)
     backbone: Backbone = model.backbone

@@ -45,18 +45,18 @@ def generate(
     released: bool = False,
     latents: Any = None,
 ) -> Any:
-    """Draw a prompt: a `Generation`; of several prompts, or with ``count`` > 1, a list of them.
+    """Draw a prompt: a `Generation`. Several prompts, or ``count`` > 1, give a list.
 
-    The list holds all pictures of the first prompt, seeds seed, seed + 1, ..., then those of the
-    second. ``entities`` are the phrases that must not be missing, a list for the prompt or for each
-    of several; None finds them with spaCy, leaving out nouns in ``ignored``. A prompt that lacks
-    what the method needs ("elbo": two entities) is sampled plainly, which is said once.
+    The list holds all pictures of the first prompt, with seeds seed, seed + 1, ..., then those of
+    the second. ``entities`` are the phrases that must not be missing: a list for the prompt, or one
+    for each of several. None finds them with spaCy, without the nouns in ``ignored``. A prompt that
+    lacks what the method needs ("elbo": two entities) is sampled plainly, with a warning.
+
     ``strength`` is 1 / gamma, ``active`` the part of the steps in which a method acts. Each picture
-    depends on its prompt and seed alone, but for rounding, which only Attend-and-Excite enlarges.
-    ``latents`` float32 [C, h, w], or [B, C, h, w] for the list's B pictures, take the place of the
-    seeds' noise; each `Generation` has those that it ends with.
-    ``released`` follows the authors' code where it differs (`GenerationSettings`): entities that
-    are found keep their articles, too.
+    depends only on its prompt and seed, up to rounding, which Attend-and-Excite amplifies.
+    ``latents`` float32 [C, h, w], or [B, C, h, w] for B pictures, replace the seeds' noise; each
+    `Generation` holds its final latents. ``released`` follows the authors' code where it differs
+    (`GenerationSettings`); then found entities also keep their articles.
     """
     check_choice("method", method, tuple(GENERATION_METHODS))
     if count < 1:

@@ -18,9 +18,9 @@ _PIXELS = 2**25  # of them
 
 
 class FinishedRun:
-    """The pictures that are labelled, in the order of their keys, read one at a time.
+    """The labelled pictures, in the order of their keys, read one at a time.
 
-    ``min_area`` and ``instances`` are those of `find_segments`; what is no segment's becomes
+    ``min_area`` and ``instances`` are those of `find_segments`; pixels outside all segments become
     background.
     """
 

@@ -20,9 +20,9 @@ Labels = NDArray[np.uint8] | NDArray[np.uint16]
 class LabelledPicture:
     """A picture's annotations. ``key`` is its path below the folder, with forward slashes.
 
-    ``mask`` [H, W] holds labels of the data set (0 is the background), ``segments_map`` uint16
-    [H, W] the numbers of segments (0: none). ``record`` is what else is known and can be written
-    as JSON: verdicts, scores, uncertainty.
+    ``mask`` [H, W] holds labels of the data set (0 is the background), and ``segments_map`` uint16
+    [H, W] the numbers of segments (0: none). ``record`` holds what else is known, as JSON-able
+    values: verdicts, scores, uncertainty.
     """
 
     key: str
