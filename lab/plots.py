@@ -99,6 +99,35 @@ def passes(results: Mapping[str, Result]) -> Plot:
     return finished(figure, "Quality against passes", "mIoU over the timesteps of the ELBO")
 
 
+def seconds(record: Mapping[str, Any], steps: Result) -> Plot:
+    """Seconds over the number of classes, and the mIoU of ``steps`` over the seconds of as many
+    passes, both by a record of benchmarks/speed.py."""
+    figure, (left, right) = new_figure(1, 2, size=(10, 3.8))
+    rows = {row["name"]: row for row in record["rows"]}
+    for name, colour in zip(("dense", "dense, compiled"), LINE_COLOURS[1:], strict=False):
+        known = {each["classes"]: each[name]["seconds"]["total"] for each in record["sweep"]}
+        known[record["classes"]] = rows[name]["seconds"]["total"]
+        left.plot(*zip(*sorted(known.items()), strict=True), "o-", color=colour, label=name)
+    left.set_xlabel("classes")
+    left.set_ylabel("seconds")
+    for kind, colour in zip(("elbo", "dense"), LINE_COLOURS[1:], strict=False):
+        timed = rows[f"{kind}, compiled"]["seconds"]
+        rest, most = timed["total"] - timed["elbo"], timed["elbo"]
+        values = {
+            rest + most * float(name.split(", ")[1]) / 20: point(row["oracle"])
+            for name, row in steps["rows"].items()
+            if name.startswith(f"{kind}, ")
+        }
+        draw_line(right, dict(sorted(values.items())), kind, colour)
+    for name, row, mark in (("paper", "elbo, compiled", "s"), ("fast", "fast, compiled", "*")):
+        place = rows[row]["seconds"]["total"], steps["rows"][name]["oracle"]["miou"]
+        right.plot(*place, mark, ms=10, label=name)
+    right.set_xlabel(f"seconds, {record['classes']} classes, compiled")
+    right.set_ylabel("mIoU of lab:sd2, %")
+    left.set_xticks(sorted(known))
+    return finished(figure, "Seconds", "Seconds over classes, and mIoU over seconds", legends=2)
+
+
 def filters(records: Mapping[str, Mapping[str, Any]]) -> Plot:
     """Precision of drawn pictures' masks over the share of objects that filters keep: a panel a
     model, by its title. The band is the best filter's 95 % interval, the square the verdict."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.editing import summarise_edits
 from lab.generation import FIGURES
-from lab.plots import STEPS, filters, passes, reliability
+from lab.plots import STEPS, filters, passes, reliability, seconds
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
 from pixalign.audit.drawing import NEGLECTED
 from pixalign.audit.figures import SCORES
@@ -74,6 +74,10 @@ def report(docs: Path, *, figures: bool = True) -> list[Path]:
         for (name, found), draw in zip(plots.items(), (passes, reliability), strict=True):
             if found:
                 write_bytes(make_folder(docs / "method") / f"{name}.png", draw(found).png)
+        timed = docs / "speed" / "sd15.json"
+        if timed.is_file() and "sd2" in about["steps"]:
+            image = seconds(_json(timed), about["steps"]["sd2"]).png
+            write_bytes(docs / "speed" / "classes.png", image)
         drawn = read_synthetic(docs / "synthetic")["models"]
         if drawn:
             write_bytes(docs / "synthetic" / "filters.png", filters(drawn).png)
@@ -190,12 +194,19 @@ def read_audit(folder: Path) -> dict[str, Any]:
     }
 
 
+def read_speed(folder: Path) -> dict[str, Any]:
+    """What benchmarks/speed.py says of each architecture; ``row`` is SD1.5's, by name."""
+    records = {path.stem: _json(path) for path in sorted(folder.glob("*.json"))}
+    return {"records": records, "row": {row["name"]: row for row in records["sd15"]["rows"]}}
+
+
 TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "generation": read_generation,
     "editing": read_editing,
     "method": read_method,
     "synthetic": read_synthetic,
     "audit": read_audit,
+    "speed": read_speed,
 }
 
 
