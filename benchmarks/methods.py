@@ -1,6 +1,6 @@
 """All methods side by side on the same scenes: a small, a hidden, a rare and a crowded object.
 
-python benchmarks/methods.py --out docs/methods.png
+python benchmarks/methods.py --out docs/methods.webp
 
 One line for each scene: the picture with the outline of the object in question, then each
 method's heatmap of it, with the object's IoU in the mask that all its classes make at 0.46.
@@ -18,7 +18,6 @@ import pixalign as pa
 from pixalign.bench.datasets import Sample, open_dataset
 from pixalign.methods import METHODS
 from pixalign.pictures.drawing import heat, outline
-from pixalign.pictures.saving import write_png
 
 SCENES = {"small": "size=1", "hidden": "occlusion=0.75", "rare": "rarity=1", "crowded": "copies=1"}
 BASELINES = {
@@ -75,7 +74,7 @@ def line(model: pa.Model, title: str, sample: Sample, classes: tuple[str, ...]) 
 def main() -> None:
     """Write the picture."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("methods.png"))
+    parser.add_argument("--out", type=Path, default=Path("methods.webp"))
     parser.add_argument("--scene", type=int, default=1, help="which scene of each level")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
@@ -89,7 +88,7 @@ def main() -> None:
     sheet = Image.new("RGB", (lines[0].width, sum(one.height for one in lines)), "white")
     for number, one in enumerate(lines):
         sheet.paste(one, (0, number * one.height))
-    write_png(args.out, sheet)
+    sheet.save(args.out, quality=88)
     print(f"written to {args.out}")
 
 
