@@ -74,7 +74,7 @@ def test_prompts(shell, sd1_folder, tmp_path):
         (("--dataset", "imagenet"), "'imagenet' is not one of 'voc'"),
         (("--dataset", "voc"), "dataset 'voc' needs a root"),
         (("--images", "missing", "--classes", "dog"), "folder 'missing' is missing"),
-        (("--images", "."), "no classes given"),
+        (("--images", "."), "--images needs --classes"),
         (("--prompts", "missing.txt"), "file 'missing.txt' is missing"),
         (("nowhere", "--dataset", "lab"), "one of them is given twice"),
         (("b", "--dataset", "lab", "--lora", "x.safetensors"), "--lora is given and 2 models"),

@@ -73,6 +73,8 @@ def audit(
         raise ValueError(f"{said} is given to audit on; allowed: one of {', '.join(given)}")
     if classes and images is None:
         raise ValueError("--classes are given without --images; a dataset has its own")
+    if images is not None and not classes:
+        raise ValueError("--images needs --classes: names, repeatable, or a file of them")
     load = partial(
         common.load_model,
         device=device, dtype=dtype, batch_size=batch_size, memory=memory, progress=False,
