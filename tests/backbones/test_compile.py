@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import pixalign as pa
 import tiny
+import zoo
 from helpers import (
     assert_close,
     equal,
@@ -136,6 +137,23 @@ def test_compiled_attention_is_that_of_every_layer(pipeline):
         assert call.scale == heard.scale
         for part in ("query", "key", "value"):
             torch.testing.assert_close(getattr(heard, part), getattr(call, part))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(zoo.cases()))
+def test_every_family_is_read_compiled(name, monkeypatch):
+    """HiDream's code is no whole graph: its attention is read uncompiled."""
+    pipe, config = zoo.built(name), pa.AlignConfig(elbo_steps=2, collect_steps=2, method="dense")
+    expected = model_of(pipe, config=config).align(tiny.photo(40, 30), ["dog", "car"])
+    compiled = model_of(pipe, config=config, compile="eager")
+    seen = heard_batches(monkeypatch)
+    found = compiled.align(tiny.photo(40, 30), ["dog", "car"])
+    np.testing.assert_allclose(found.heatmaps, expected.heatmaps, atol=1e-4)
+    layers = len(compiled.backbone.compiled_code.layers)
+    if compiled.backbone.family == "hidream":
+        assert layers < len(compiled.backbone.sites)
+    else:
+        assert len(seen) >= len({s.module for s in compiled.backbone.sites if s.reads_text})
 
 
 def test_layers_that_compiled_code_does_not_show_are_read_uncompiled(wide, monkeypatch):
