@@ -46,7 +46,6 @@ class CompiledNetwork:
     """
 
     def __init__(self, network: nn.Module, backend: Any = "inductor") -> None:
-        self.network = network
         self.layers: set[str] = set()
         self._backend = torch._dynamo.lookup_backend(backend)
         many = sum(isinstance(each, nn.Conv2d) for each in network.modules()) > _CONVOLUTIONS
