@@ -121,7 +121,8 @@ def audit(
     model: Annotated[list[str] | None, option("lab:NAME; repeatable.", show_default="four")] = None,
     val: Annotated[int, option("Val scenes, of which a score is chosen.", min=0)] = 120,
     test: Annotated[int, option("Test scenes.", min=0)] = 120,
-    prompts: Annotated[int, option("Prompts of each set that are drawn.", min=0)] = 48,
+    prompts: Annotated[int, option("Prompts of bare nouns that are drawn.", min=0)] = 48,
+    coloured: Annotated[int, option("Prompts with colours that are drawn.", min=0)] = 48,
     steps: Steps = 20,
     early: Annotated[
         Path | None, option("Pipeline of an early checkpoint of lab:flux: compare these two alone.")
@@ -139,7 +140,8 @@ def audit(
         print_json(record)
         return
     for name in model or MODELS:
-        record = study_audit(name, val, test, prompts, steps, work)
+        counts = {"lab-pairs": prompts, "lab-attributes": coloured}
+        record = study_audit(name, val, test, counts, steps, work)
         write_json(make_folder(out) / f"{name.removeprefix('lab:')}.json", record)
         print_json(record)
 

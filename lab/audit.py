@@ -27,11 +27,13 @@ from pixalign.model import Model, load
 
 MODELS = ("lab:sd1", "lab:sd2", "lab:sdxl", "lab:sd3")
 TRUE = ("iou_dense", "iou_attention")
-SETS = ("lab-pairs", "lab-attributes")
+CHOSEN_ON = ("lab:sd1", 48)  # on whose first coloured prompts LEAKED was chosen
 FINAL = "lab:flux"  # beside an early checkpoint of its recipe
 CONFIG = AlignConfig.fast()
 DRAWS = 1000
 LEAST = 2  # pictures of a class that is ranked
+# Of a picture's things: what the audit says, what is true, and the number that it judged by.
+JudgedRow = tuple[list[bool], list[bool], list[float]]
 
 
 def study_ranking(
@@ -77,15 +79,20 @@ def _score(row: Mapping[str, Any], name: str) -> float:
 # ---- prompts ----
 
 
-def study_prompts(name: str, prompts: int, steps: int, out: Path, **options: Any) -> dict[str, Any]:
+def study_prompts(
+    name: str, counts: Mapping[str, int], steps: int, out: Path, **options: Any
+) -> dict[str, Any]:
     """Entities that the audit calls neglected, beside those that the scene classifier misses.
 
     And attributes that it calls leaked, beside objects that are seen in the other's colour.
+    ``counts`` are how many prompts of each set are drawn.
     """
     classifier = load_classifier(Path(located("lab:classifier")), "cpu")
     found: dict[str, Any] = {}
-    for set_name in SETS:
-        chosen = LAB_SETS[set_name]()[:prompts]
+    for set_name, count in counts.items():
+        if not count:
+            continue
+        chosen = LAB_SETS[set_name]()[:count]
         source, folder = Prompts(chosen, steps=steps), out / set_name
         document = audit({name: _loader(name)}, source, folder, config=CONFIG, **options)
         records = read_records(folder, name)
@@ -95,16 +102,16 @@ def study_prompts(name: str, prompts: int, steps: int, out: Path, **options: Any
             "steps": steps,
             "overall": document["subjects"][0]["overall"],
             "neglected": against([(said, true) for said, true, _ in rows]),
-            "auc": _auc([(standing, true) for _, true, standing in rows]),
+            "auc": _auc([(standing, [not x for x in true]) for _, true, standing in rows]),
         }
         if "attributes" in set_name:
-            found[set_name]["leaked"] = against(leaked_rows(records, folder, classifier))
+            found[set_name]["leaked"] = leaks_of(name, leaked_rows(records, folder, classifier))
     return found
 
 
 def neglected_rows(
     records: Sequence[Record], folder: Path, classifier: SceneClassifier
-) -> list[tuple[list[bool], list[bool], list[float]]]:
+) -> list[JudgedRow]:
     """Of each picture's entities: called neglected, not found by the classifier, standing."""
     rows = []
     for record in records:
@@ -118,10 +125,26 @@ def neglected_rows(
     return rows
 
 
+def leaks_of(name: str, rows: Sequence[JudgedRow]) -> dict[str, Any]:
+    """Of a model's pictures, those apart on which the bound was chosen."""
+    parts = {"chosen": rows[:CHOSEN_ON[1]], "others": rows[CHOSEN_ON[1]:]}  # fmt: skip
+    if name != CHOSEN_ON[0]:
+        parts = {"others": rows}
+    return {
+        part: {
+            **against([(said, true) for said, true, _ in own]),
+            "auc": _auc([(added, true) for _, true, added in own]),
+        }
+        for part, own in parts.items()
+        if own
+    }
+
+
 def leaked_rows(
     records: Sequence[Record], folder: Path, classifier: SceneClassifier
-) -> list[tuple[list[bool], list[bool]]]:
-    """Of each picture's colours that were judged: called leaked, and seen on the other object.
+) -> list[JudgedRow]:
+    """Of each picture's colours that were judged: called leaked, seen on the other object, and by
+    how much the word suits that one.
 
     Only where the classifier finds the other object.
     """
@@ -131,8 +154,8 @@ def leaked_rows(
             classes, colours = look_at(classifier, [picture.convert("RGB")])
         asked = [parsed(row["phrase"]) for row in record["classes"]]
         likely = presence(classes)[0]
-        said, true = [], []
-        for place, rival, leaked in faults(record).attributes:
+        said, true, shares = [], [], []
+        for place, rival, added, leaked in faults(record).attributes:
             each = record["attributes"][place]
             (label, colour), (other, _) = asked[each["of"]], asked[rival]
             shade = record["classes"][each["of"]]["phrase"].split()[0]
@@ -141,7 +164,8 @@ def leaked_rows(
                 continue
             said.append(leaked)
             true.append(int(colour_of(classes, colours, torch.tensor([other]))) == colour)
-        rows.append((said, true))
+            shares.append(added)
+        rows.append((said, true, shares))
     return rows
 
 
@@ -175,7 +199,7 @@ def against(rows: Sequence[tuple[Sequence[bool], Sequence[bool]]]) -> dict[str, 
 
 
 def _auc(rows: Sequence[tuple[Sequence[float], Sequence[bool]]]) -> list[float | None]:
-    """[value, low, high]: how often an entity that is there stands higher than one that is not."""
+    """[value, low, high]: how often what is true has a higher number than what is not."""
     drawn = np.random.default_rng(0).integers(len(rows), size=(DRAWS, len(rows)))
     values = [area([rows[index] for index in pick]) for pick in drawn]
     low, high = interval(torch.tensor(values))
@@ -183,12 +207,12 @@ def _auc(rows: Sequence[tuple[Sequence[float], Sequence[bool]]]) -> list[float |
 
 
 def area(rows: Sequence[tuple[Sequence[float], Sequence[bool]]]) -> float:
-    """The area under the ROC curve of standing, for what is there; NaN of one kind alone."""
-    values = np.array([x for standing, _ in rows for x in standing])
-    missing = np.array([x for _, true in rows for x in true], dtype=bool)
-    if missing.all() or not missing.any():
+    """The area under the ROC curve of numbers, for what is true; NaN of one kind alone."""
+    values = np.array([x for numbers, _ in rows for x in numbers])
+    true = np.array([x for _, known in rows for x in known], dtype=bool)
+    if true.all() or not true.any():
         return float("nan")
-    more = values[~missing][:, None] - values[missing][None]
+    more = values[true][:, None] - values[~true][None]
     return float((more > 0).mean() + (more == 0).mean() / 2)
 
 
@@ -219,7 +243,13 @@ def _loader(name: str) -> Callable[[], Model]:
 
 
 def study_audit(
-    name: str, val: int, test: int, prompts: int, steps: int, work: Path | None, show: bool = True
+    name: str,
+    val: int,
+    test: int,
+    prompts: Mapping[str, int],
+    steps: int,
+    work: Path | None,
+    show: bool = True,
 ) -> dict[str, Any]:
     """All that is asked of one model; ``work`` keeps the audits, so that the same call goes on."""
     with tempfile.TemporaryDirectory() as passing:
@@ -227,6 +257,6 @@ def study_audit(
         record: dict[str, Any] = {"model": name, "preset": "fast"}
         if val and test:
             record["ranking"] = study_ranking(name, {"val": val, "test": test}, out, show=show)
-        if prompts:
+        if any(prompts.values()):
             record["prompts"] = study_prompts(name, prompts, steps, out, show=show)
     return record

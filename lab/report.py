@@ -12,7 +12,7 @@ from lab.editing import summarise_edits
 from lab.generation import FIGURES
 from lab.plots import STEPS, filters, passes, reliability, seconds
 from lab.study import EXPONENTS, draw_study, read_study, strength_label
-from pixalign.audit.drawing import NEGLECTED
+from pixalign.audit.drawing import LEAKED, NEGLECTED
 from pixalign.audit.figures import SCORES
 from pixalign.audit.report import NAMES, number
 from pixalign.backbones.locations import LAB_MODELS
@@ -189,6 +189,8 @@ def read_audit(folder: Path) -> dict[str, Any]:
         "others": sorted(means, key=lambda score: -means[score])[1:],
         "steps": first["steps"],
         "bound": NEGLECTED,
+        "leaked": 100 * LEAKED,
+        "tried": _json(folder / "tried.json"),
         "checkpoint": _json(folder / "checkpoint.json"),
         "figures": {name: NAMES[name] for name in FIGURED},
     }

@@ -146,25 +146,34 @@ def test_confused_pixels_by_hand():
     assert ("dog", "cat") not in rows
 
 
-def prompt_record(standings, overlap=0.0, strengths=None):
-    """Of things whose bound of neglect is 1: absence's is a tenth."""
+def prompt_record(standings, overlap=0.0, described=None):
+    """Of things whose bound of neglect is 1: absence's is a tenth.
+
+    Each explains 1 as it is; ``described`` is what they explain with the first one's word.
+    """
     return {
         "absent_below": 1 / NEGLECTED,
         "classes": [
-            {"name": f"thing {n}", "verdict": "sure", "other": None, "standing": standing}
+            {
+                "name": f"thing {n}",
+                "verdict": "sure",
+                "other": None,
+                "standing": standing,
+                "explained": 1.0,
+            }
             for n, standing in enumerate(standings)
         ],
         "pairs": [{"of": [0, 1], "overlap": overlap}],
-        "attributes": [{"word": "red", "of": 0, "strengths": strengths}] if strengths else [],
+        "attributes": [{"word": "red", "of": 0, "with": described}] if described else [],
     }
 
 
 def test_rates_of_prompts_by_hand():
     records = [
-        prompt_record([0.5, 2], overlap=0.9, strengths=[1, 2]),  # one is neglected: no pair
-        prompt_record([2, 3], overlap=0.9, strengths=[2, 1]),
-        prompt_record([2, 3], overlap=0.2, strengths=[2, 1]),
-        prompt_record([2, 3], overlap=0.2, strengths=[1, 2]),
+        prompt_record([0.5, 2], overlap=0.9, described=[1, 2]),  # one is neglected: no pair
+        prompt_record([2, 3], overlap=0.9, described=[2, 1]),
+        prompt_record([2, 3], overlap=0.2, described=[2, 1]),
+        prompt_record([2, 3], overlap=0.2, described=[1, 2]),
     ]
     figures = prompt_figures(records, resamples([0, 0, 1, 1]))
     assert {name: value for name, (value, _) in figures.overall.items()} == pytest.approx(
@@ -175,14 +184,27 @@ def test_rates_of_prompts_by_hand():
     assert set(figures.overall["neglected"][1].tolist()) == {0.0, 12.5, 25.0}
 
 
-def test_a_word_leaks_onto_the_strongest_that_is_there():
-    record = prompt_record([2, 0.5, 3], strengths=[2, 9, 1])
-    assert faults(record).attributes == ((0, 2, False),)
-    record["attributes"][0]["strengths"] = [2, 9, 3]
-    assert faults(record).attributes == ((0, 2, True),)
+def test_a_word_leaks_to_what_it_suits_best():
+    record = prompt_record([2, 0.5, 3, 3], described=[2, 9, 0.9, 1.25])
+    assert faults(record).attributes == ((0, 3, pytest.approx(0.2), True),)
     assert not faults(record).none
+    record["attributes"][0]["with"] = [2, 9, 0.9, 1.02]  # next to nothing
+    ((*_, leaked),) = faults(record).attributes
+    assert not leaked
     record["attributes"][0]["of"] = 1  # describes what is neglected
     assert faults(record).attributes == ()
+
+
+def test_a_word_leaks_only_where_it_suits_better_than_what_is_said():
+    record = prompt_record([2, 2], described=[1, 2])
+    record["classes"][1]["explained"] = 1.5
+    assert faults(record).attributes == ((0, 1, pytest.approx(0.25), True),)
+    record["classes"][1]["explained"] = 2.5  # drawn as it is said to be
+    assert faults(record).attributes == ((0, 1, pytest.approx(-0.25), False),)
+    record["attributes"].append({"word": "Red", "of": 1, "with": [1, 2]})
+    assert faults(record).attributes == ()  # both are
+    record = prompt_record([2, 2], described=[1, -0.1])
+    assert faults(record).attributes == ((0, 1, -1.0, False),)
 
 
 @given(

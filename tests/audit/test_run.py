@@ -24,7 +24,7 @@ def read(folder):
 def test_the_document_is_what_is_returned(finished):
     for document, folder in finished.values():
         assert read(folder) == json.loads(json.dumps(document))
-        assert document["version"] == 1
+        assert document["version"] == 2
     document, _ = finished["masks"]
     assert [subject["name"] for subject in document["subjects"]] == ["one", "other"]
     (pair,) = document["comparisons"]

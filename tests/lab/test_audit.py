@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, spearmanr
 
-from lab.audit import against, area, rank_correlation
+from lab.audit import CHOSEN_ON, against, area, leaks_of, rank_correlation
 
 
 def entity_rows(count=20, seed=0):
@@ -36,11 +36,26 @@ def test_area_is_that_of_another_library():
     generator = np.random.default_rng(1)
     rows = [(generator.integers(0, 9, 3).tolist(), (generator.random(3) < 0.5).tolist())
             for _ in range(15)]  # fmt: skip
-    standing, missing = (np.array([x for row in rows for x in row[i]]) for i in (0, 1))
-    there, gone = standing[~missing], standing[missing]
-    pairs = mannwhitneyu(there, gone).statistic
-    assert area(rows) == pytest.approx(pairs / (len(there) * len(gone)))
+    numbers, true = (np.array([x for row in rows for x in row[i]]) for i in (0, 1))
+    pairs = mannwhitneyu(numbers[true], numbers[~true]).statistic
+    assert area(rows) == pytest.approx(pairs / (true.sum() * (~true).sum()))
     assert np.isnan(area([([1, 2], [True, True])]))
+
+
+def test_leaks_are_judged_apart_from_those_that_chose_the_bound():
+    model, first = CHOSEN_ON
+    generator = np.random.default_rng(3)
+    rows = [(*row, generator.random(len(row[0])).tolist()) for row in entity_rows(first + 30)]
+    found = leaks_of(model, rows)
+    for part, own in {"chosen": rows[:first], "others": rows[first:]}.items():
+        said, true, added = (np.array([x for row in own for x in row[i]]) for i in range(3))
+        assert (found[part]["said"], found[part]["true"]) == (said.sum(), true.sum())
+        assert found[part]["precision"][0] == pytest.approx(100 * true[said].mean(), abs=0.05)
+        pairs = mannwhitneyu(added[true], added[~true]).statistic
+        share = pairs / (true.sum() * (~true).sum())
+        assert found[part]["auc"][0] == pytest.approx(share, abs=5e-4)
+    assert set(leaks_of("lab:other", rows)) == {"others"}
+    assert set(leaks_of(model, rows[:first])) == {"chosen"}
 
 
 def test_ranks_correlate_as_scipy_says():
@@ -62,7 +77,7 @@ def test_ranks_correlate_as_scipy_says():
 
 
 def test_the_study_at_toy_size(lab_shell, tmp_path):
-    few = ("--val", 3, "--test", 3, "--prompts", 2, "--steps", 2)
+    few = ("--val", 3, "--test", 3, "--prompts", 2, "--coloured", 2, "--steps", 2)
     asked = ("audit", "--model", "lab:sd1", *few, "--out", tmp_path / "out")
     code, out, err = lab_shell(*asked, "--work", tmp_path / "work")
     assert code == 0, err

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 import pixalign as pa
 import tiny
@@ -73,6 +74,24 @@ def test_errors_that_are_known_are_not_measured_again(model, encoded, measured):
     config = pa.AlignConfig(**QUICK)
     expected = model.align(encoded, [*CLASSES, "cat"], config=config, seed=3)
     found = Dense(model).conclude(again, config)
+    np.testing.assert_allclose(found.heatmaps, expected.heatmaps, atol=2e-4)
+
+
+def test_further_texts_are_measured_beside(model, encoded, measured):
+    """With the same noise, once each; what is concluded does not change."""
+    config = pa.AlignConfig(**QUICK)
+    further = ("a photo of cat", "a photo of dog", "a photo of cat")
+
+    def more():
+        return Dense(model).measure(encoded, CLASSES, config=config, seed=3, further=further)
+
+    again, passes = batches(model.pipe, more)
+    assert sum(passes) == 3 * (1 + 3 + 1) + 2  # the empty text, the classes' and one more
+    cat = Dense(model).measure(encoded, ["cat"], config=config, seed=3).task.errors
+    own = again.task.errors.of(["a photo of cat"])
+    torch.testing.assert_close(own.losses, cat.of(own.texts).losses, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(own.maps, cat.of(own.texts).maps, rtol=1e-3, atol=1e-4)
+    expected, found = (Dense(model).conclude(each, config) for each in (measured, again))
     np.testing.assert_allclose(found.heatmaps, expected.heatmaps, atol=2e-4)
 
 

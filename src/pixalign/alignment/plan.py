@@ -120,11 +120,16 @@ def plan_prompts(
                 f"the caption is longer than the model's text encoder reads: {caption!r}; "
                 "shorten it or leave it out"
             )
-    texts = []
-    for phrase in phrases if config.measured else ():
-        words = Phrase(phrase.phrase if config.elbo_text == "phrase" else phrase.name)
-        texts.append(split([words], [0], config.template, backbone.fits)[0].text)
-    return PromptPlan(phrases, tuple(prompts), tuple(texts))
+    words = [p.phrase if config.elbo_text == "phrase" else p.name for p in phrases]
+    texts = whole_texts(backbone, words if config.measured else (), config)
+    return PromptPlan(phrases, tuple(prompts), texts)
+
+
+def whole_texts(backbone: Backbone, phrases: Sequence[str], config: AlignConfig) -> tuple[str, ...]:
+    """Each phrase in the text that the network reads of it alone; one too long is refused."""
+    return tuple(
+        split([Phrase(words)], [0], config.template, backbone.fits)[0].text for words in phrases
+    )
 
 
 def fresh_noise(count: int, latents: Tensor, generator: torch.Generator) -> Tensor:

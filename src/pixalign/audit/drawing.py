@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
+from pixalign.alignment.plan import whole_texts
 from pixalign.alignment.result import Alignment
 from pixalign.alignment.trust import absence
 from pixalign.attention.capture import capture
@@ -18,7 +22,7 @@ from pixalign.audit.records import Record, measured_results, rounded, thumbnail
 from pixalign.config import AlignConfig
 from pixalign.core.maps import minmax
 from pixalign.core.protocols import AlignmentModel
-from pixalign.core.values import Phrase
+from pixalign.core.values import Evidence, Phrase
 from pixalign.generation.methods import GenerationMethod
 from pixalign.generation.plan import GenerationRequest, GenerationSettings
 from pixalign.generation.run import draw_requests
@@ -26,13 +30,16 @@ from pixalign.methods.attention import Attention
 from pixalign.methods.dense import Dense
 from pixalign.pictures.drawing import tinted
 from pixalign.text.entities import Entity
-from pixalign.text.prompts import occurrences_of
+from pixalign.text.prompts import Span, occurrences_of
 
 REGION = 0.5  # of a map's peak: where a word is
 MERGED = 0.5  # IoU of two words' regions from which on they are in one place
 # In a picture that the model drew of a text itself, more of the text explains a little: an entity
 # is neglected below so many times the bound of absence. Chosen on lab:sd2 (docs/audit.md).
 NEGLECTED = 10.0
+# Red leaked from a dog to a blue cat if "red cat" explains the cat better than "cat" and "blue cat"
+# do, by this share. Chosen on the embedded model (docs/audit.md).
+LEAKED = 0.05
 
 
 @dataclass(frozen=True)
@@ -40,25 +47,27 @@ class Faults:
     """What went wrong in a drawn picture: entities by their places in the prompt.
 
     ``pairs`` are (first, second, whether merged) of entities that are there, ``attributes`` (place
-    in the record, the other entity where the word is strongest, whether it leaked there).
+    in the record, the other entity that the word suits best, the share by which it suits better
+    than what the prompt says of that one, whether it leaked there).
     """
 
     neglected: tuple[bool, ...]
     pairs: tuple[tuple[int, int, bool], ...]
-    attributes: tuple[tuple[int, int, bool], ...]
+    attributes: tuple[tuple[int, int, float, bool], ...]
 
     @property
     def none(self) -> bool:
         """Whether all is there, apart, and with its own attributes."""
-        found = (each[2] for each in (*self.pairs, *self.attributes))
+        found = (each[-1] for each in (*self.pairs, *self.attributes))
         return not any((*self.neglected, *found))
 
 
 def faults(record: Record) -> Faults:
     """An entity is neglected where its standing in the drawn picture is below `NEGLECTED` times
     the bound of absence. Two that are there are merged where the regions of their words' maps
-    overlap by `MERGED` or more. A word that describes one of them leaks where its map is stronger
-    on another's mask than on its own.
+    overlap by `MERGED` or more. A word that describes one of them leaks to another whose
+    place is explained better with this word than without it or as the prompt says, by a share above
+    `LEAKED`.
     """
     bound = NEGLECTED * record["absent_below"]
     neglected = tuple(row["standing"] < bound for row in record["classes"])
@@ -69,13 +78,28 @@ def faults(record: Record) -> Faults:
         if set(pair["of"]) <= set(there)
     )
     attributes = []
-    for place, each in enumerate(record["attributes"]):
-        others = [index for index in there if index != each["of"]]
-        if others and each["of"] in there:
-            rival = max(others, key=lambda index: each["strengths"][index])
-            leaked = each["strengths"][rival] > each["strengths"][each["of"]]
-            attributes.append((place, rival, leaked))
+    for place, word in enumerate(record["attributes"]):
+        added = _added(record, word, there)
+        if added:
+            rival = max(added, key=lambda index: added[index])
+            attributes.append((place, rival, added[rival], added[rival] > LEAKED))
     return Faults(neglected, pairs, tuple(attributes))
+
+
+def _added(record: Record, word: Record, there: Sequence[int]) -> dict[int, float]:
+    """What a word adds to each other entity, as a share of what is explained with it.
+
+    Only of entities that are there, and to those that the prompt does not give the same word; -1
+    where nothing is explained with it.
+    """
+    found: dict[int, float] = {}
+    for index in there if word["of"] in there else ():
+        own = [each["word"].casefold() for each in record["attributes"] if each["of"] == index]
+        if index == word["of"] or word["word"].casefold() in own:
+            continue
+        said, explained = record["classes"][index]["explained"], word["with"][index]
+        found[index] = max(1 - max(said, 0) / explained, -1.0) if explained > 0 else -1.0
+    return found
 
 
 def drawn_record(
@@ -87,47 +111,53 @@ def drawn_record(
     config: AlignConfig,
     seed: int,
 ) -> Record:
-    """Draw a prompt plainly, reading its words' maps on the way, and look at the picture.
+    """Draw a prompt plainly, reading its nouns' maps on the way, and look at the picture.
 
-    The record has numbers; `faults` judges them. A word that the prompt repeats has one map for
-    all its places: it is in no pair and describes nothing.
+    The record has numbers; `faults` judges them. A noun that the prompt repeats has one map for
+    all its places: it is in no pair.
     """
     usual = model.backbone.guidance if guidance is None else guidance
     request = GenerationRequest(prompt, seed, tuple(entities))
-    words = _words(prompt, entities)
-    weights = model.resolve(None, Attention.name).cross_weights
-    listening = capture(model.backbone, words, prompt, cross_weights=weights)
-    with model.backbone.lock, listening if words else nullcontext() as maps:
-        (made,) = draw_requests(
-            model, [request], GenerationSettings(steps, usual), GenerationMethod, label="draw"
-        )
-    phrases = [Phrase(_text(prompt, entity.head), entity.text) for entity in entities]
-    phrases = phrases if len({p.name for p in phrases}) == len(phrases) else _whole(entities)
-    results, _ = measured_results(model, made.image, phrases, config, seed)
-    dense, size = results[Dense.name], (made.image.height, made.image.width)
-    by_word = {} if maps is None else dict(zip(words, maps.heatmaps(size)[0], strict=True))
+    nouns = [_text(prompt, entity.head) for entity in entities]
+    image, heads = _drawn(model, request, nouns, GenerationSettings(steps, usual))
+    phrases = [Phrase(noun, entity.text) for noun, entity in zip(nouns, entities, strict=True)]
+    if len({noun.casefold() for noun in nouns}) < len(nouns):  # told apart by all of their words
+        phrases = [Phrase(entity.text) for entity in entities]
+    words = _described(prompt, entities)
+    texts = _texts(model, prompt, entities, [word for word, _ in words], config)
+    further = tuple(text for row in texts for text in row)
+    results, measured = measured_results(model, image, phrases, config, seed, further)
+    dense, errors = results[Dense.name], measured.task.errors
     assert dense.trust is not None
-    heads = [by_word.get(_text(prompt, entity.head).casefold()) for entity in entities]
+    assert errors is not None
+    regions = _regions(dense)
+    whole, plain, *described = (explained_in(errors.of(row).evidence(), regions) for row in texts)
     return {
         "prompt": prompt,
         "seed": seed,
         "absent_below": absence(dense.config),
         "classes": [
             {
-                "name": _text(prompt, entity.head),
+                "name": noun,
                 "phrase": entity.text,
                 "verdict": verdict.verdict,
                 "other": verdict.other,
                 **{name: rounded(value) for name, value in verdict.numbers.items()},
+                "explained": max(own),
             }
-            for entity, verdict in zip(entities, dense.trust, strict=True)
+            for noun, entity, verdict, *own in zip(
+                nouns, entities, dense.trust, whole, plain, strict=True
+            )
         ],
         "pairs": _pairs(heads),
-        "attributes": _attributes(prompt, entities, by_word, _regions(dense)),
-        "picture": made.image,
+        "attributes": [
+            {"word": word, "of": owner, "with": explained}
+            for (word, owner), explained in zip(words, described, strict=True)
+        ],
+        "picture": image,
         "shown": {
-            "picture": thumbnail(made.image),
-            "dense": thumbnail(tinted(made.image, dense.mask())),
+            "picture": thumbnail(image),
+            "dense": thumbnail(tinted(image, dense.mask())),
         },
     }
 
@@ -138,26 +168,70 @@ def overlap(one: Tensor, two: Tensor) -> float:
     return float((a & b).sum() / (a | b).sum().clamp_min(1))
 
 
-def strengths(word: Tensor, regions: Sequence[NDArray[np.bool_]]) -> list[float]:
-    """The mean of a word's map [H, W] over each region; 0 over an empty one."""
-    values = word.numpy()
-    return [float(values[region].mean()) if region.any() else 0.0 for region in regions]
+def explained_in(evidence: Evidence, regions: Sequence[NDArray[np.bool_]]) -> list[float]:
+    """How much the text of each entity explains in its region [H, W]: by how much the error falls.
+
+    In units of the mean error under the empty text; a cell counts as much as the region covers it.
+    """
+    falls = 2 * evidence.projection - evidence.energy
+    covered = torch.from_numpy(np.stack(regions)).float()
+    covered = adaptive_avg_pool2d(covered, (falls.shape[-2], falls.shape[-1]))
+    means = (falls * covered).sum((1, 2)) / covered.sum((1, 2)).clamp_min(1e-12)
+    return list(map(rounded, means.tolist()))
 
 
-def _text(prompt: str, span: tuple[int, int]) -> str:
+def _text(prompt: str, span: Span) -> str:
     return prompt[slice(*span)]
 
 
-def _whole(entities: Sequence[Entity]) -> list[Phrase]:
-    """Entities of one noun, told apart by all of their words."""
-    return [Phrase(entity.text) for entity in entities]
+def _drawn(
+    model: AlignmentModel,
+    request: GenerationRequest,
+    nouns: Sequence[str],
+    settings: GenerationSettings,
+) -> tuple[Image.Image, list[Tensor | None]]:
+    """A picture, and the map [H, W] of each noun that stands once in its prompt."""
+    once = [noun for noun in nouns if len(occurrences_of(noun, request.prompt)) == 1]
+    weights = model.resolve(None, Attention.name).cross_weights
+    listening = capture(model.backbone, once, request.prompt, cross_weights=weights)
+    with model.backbone.lock, listening if once else nullcontext() as maps:
+        (made,) = draw_requests(model, [request], settings, GenerationMethod, label="draw")
+    size = (made.image.height, made.image.width)
+    by_noun = {} if maps is None else dict(zip(once, maps.heatmaps(size)[0], strict=True))
+    return made.image, [by_noun.get(noun) for noun in nouns]
 
 
-def _words(prompt: str, entities: Sequence[Entity]) -> list[str]:
-    """The nouns and what describes them, each once in the prompt."""
-    spans = [span for entity in entities for span in (entity.head, *entity.modifiers)]
-    words = dict.fromkeys(_text(prompt, span).casefold() for span in spans)
-    return [word for word in words if len(occurrences_of(word, prompt)) == 1]
+def _described(prompt: str, entities: Sequence[Entity]) -> list[tuple[str, int]]:
+    """Words that describe an entity, with its number; none where they can leak to no other."""
+    return [
+        (_text(prompt, span), owner)
+        for owner, entity in enumerate(entities)
+        for span in entity.modifiers
+        if len(entities) > 1
+    ]
+
+
+def _texts(
+    model: AlignmentModel,
+    prompt: str,
+    entities: Sequence[Entity],
+    words: Sequence[str],
+    config: AlignConfig,
+) -> list[tuple[str, ...]]:
+    """What a picture is asked for: every entity, that without the first word that describes it,
+    and that with each of ``words`` in its place.
+
+    The first alone: of "blue fire truck" no rule tells that "fire" describes no truck.
+    """
+    settings = model.resolve(config, Dense.name)
+    whole = [entity.text for entity in entities]
+    plain = [
+        _text(prompt, (each.modifiers[0][1], each.span[1])).strip() if each.modifiers else each.text
+        for each in entities
+    ]
+    plain = plain if words else whole  # nothing is compared
+    rows = [whole, plain, *([f"{word} {rest}" for rest in plain] for word in words)]
+    return [whole_texts(model.backbone, row, settings) for row in rows]
 
 
 def _pairs(heads: Sequence[Tensor | None]) -> list[Record]:
@@ -177,18 +251,3 @@ def _regions(dense: Alignment) -> list[NDArray[np.bool_]]:
         own = mask == number
         regions.append(own if own.any() else heatmap >= REGION * max(float(heatmap.max()), 1e-12))
     return regions
-
-
-def _attributes(
-    prompt: str,
-    entities: Sequence[Entity],
-    by_word: dict[str, Tensor],
-    regions: Sequence[NDArray[np.bool_]],
-) -> list[Record]:
-    """Of each word that describes an entity, how strong its map is on every entity."""
-    return [
-        {"word": word, "of": owner, "strengths": list(map(rounded, strengths(found, regions)))}
-        for owner, entity in enumerate(entities)
-        for word in (_text(prompt, span) for span in entity.modifiers)
-        if (found := by_word.get(word.casefold())) is not None
-    ]

@@ -30,13 +30,21 @@ Record = dict[str, Any]
 
 
 def measured_results(
-    model: AlignmentModel, image: Any, phrases: Sequence[Phrase], config: AlignConfig, seed: int
+    model: AlignmentModel,
+    image: Any,
+    phrases: Sequence[Phrase],
+    config: AlignConfig,
+    seed: int,
+    further: Sequence[str] = (),
 ) -> tuple[dict[str, Alignment], Measurement]:
-    """What each of `METHODS` makes of a picture, by name; the network is asked once for all."""
+    """What each of `METHODS` makes of a picture, by name; the network is asked once for all.
+
+    The errors under ``further`` texts are measured in the same passes.
+    """
     backbone = model.backbone
     with backbone.lock:
         encoded = model.encode(image, config=config)
-        measured = Dense(model).measure(encoded, phrases, config=config, seed=seed)
+        measured = Dense(model).measure(encoded, phrases, config=config, seed=seed, further=further)
         results = {kind.name: kind(model).conclude(measured, config) for kind in METHODS}
     return results, measured
 

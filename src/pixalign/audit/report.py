@@ -204,7 +204,8 @@ def _merged(record: Record) -> list[str]:
 def _leaked(record: Record) -> list[str]:
     names, words = [row["name"] for row in record["classes"]], record["attributes"]
     return [
-        f"{words[place]['word']} of {names[words[place]['of']]} is stronger on {names[rival]}"
-        for place, rival, leaked in faults(record).attributes
+        f"{words[place]['word']} of {names[words[place]['of']]} is seen on {names[rival]}: "
+        f"{100 * added:.0f} % of what is explained there is due to it"
+        for place, rival, added, leaked in faults(record).attributes
         if leaked
     ]

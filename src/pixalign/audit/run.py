@@ -31,7 +31,7 @@ from pixalign.core.provenance import device_name, versions
 from pixalign.methods.dense import Dense
 from pixalign.pictures.saving import write_png
 
-VERSION = 1  # of audit.json and of the records
+VERSION = 2  # of audit.json and of the records
 Subjects = Mapping[str, AlignmentModel | Callable[[], AlignmentModel]]
 
 

@@ -88,17 +88,20 @@ class Elbo(Method):
         config: AlignConfig | None = None,
         seed: int = 0,
         errors: TextErrors | None = None,
+        further: Sequence[str] = (),
     ) -> Measurement:
         """All passes that `align` would make, for `conclude`; by "dense" for all of its kind.
 
         Texts whose ``errors`` are known of this picture, config and seed are not measured again.
+        Those of ``further`` texts, whole as the network reads them, are measured beside.
         """
         settings, notes = self.model.resolve(config, self.name), self.model.batch_size.notes
         noted = len(notes)
         try:
             request = Request.read(image, classes, None, None, None, seed)
             (task,) = self._tasks(request, settings, measure=True)
-            task = self._timed(dataclasses.replace(task, errors=errors), None)
+            task = dataclasses.replace(task, errors=errors, texts=(*task.texts, *further))
+            task = self._timed(task, None)
             passes = self._passes([task])
             with Progress(passes, self.name, self.model.progress) as self.progress:
                 (task,) = self._measured([task])
