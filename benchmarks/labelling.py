@@ -100,8 +100,9 @@ def truth_of(subjects: list[Subject], run: LabelledPictures) -> dict[str, Any]:
         names = [run.classes.index(phrase.name) + 1 for phrase in subject.phrases]
         mask = np.array([0, *names], dtype=np.uint16)[subject.truth.numpy()]
         numbers, segments = find_segments(mask)
-        for segment in segments:
-            runs = compressed_runs(run_lengths(numbers, segment), subject.size)
+        lengths = run_lengths(numbers, segments)
+        for segment, counts in zip(segments, lengths, strict=True):
+            runs = compressed_runs(counts, subject.size)
             annotations.append({"image_id": number, **object_annotation(segment, runs)})
     return {
         "info": {},

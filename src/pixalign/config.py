@@ -343,15 +343,18 @@ class AlignConfig:
         ``by_family`` is applied and emptied; what is still None comes from ``settings``
         (`MODEL_SETTINGS`), then from `FALLBACK`.
         """
-        chosen = dataclasses.replace(self, **dict(self.by_family.get(family, {}), by_family={}))
+        chosen = self
+        if self.by_family:
+            own = dict(self.by_family.get(family, {}))
+            chosen = dataclasses.replace(self, **own, by_family={})
         known = {name: value for name, value in (settings or {}).items() if value is not None}
         for name in known:
             check_choice("a model's setting", name, MODEL_SETTINGS)
         method = chosen.method or FALLBACK["method"]
         for name in BY_METHOD:
             if isinstance(known.get(name), Mapping):
-                own = known[name].get(method)
-                known[name] = FALLBACK[name] if own is None else own
+                value = known[name].get(method)
+                known[name] = FALLBACK[name] if value is None else value
         free: dict[str, Any] = {
             name: known.get(name, otherwise)
             for name, otherwise in FALLBACK.items()
@@ -362,7 +365,8 @@ class AlignConfig:
             free["collect_range"] = known.get("collect_range")
         if chosen.leave_one_out is None:
             free["leave_one_out"] = not free.get("distilled", chosen.distilled)
-        return dataclasses.replace(chosen, **free)
+        changes = {name: value for name, value in free.items() if getattr(chosen, name) != value}
+        return dataclasses.replace(chosen, **changes) if changes else chosen
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values; ``AlignConfig(**config.to_dict())`` equals the config."""

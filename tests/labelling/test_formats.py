@@ -46,9 +46,9 @@ def same_segments(run, found):
 @given(masks())
 def test_runs_are_pycocotools(mask):
     numbers, segments = find_segments(mask)
-    for segment in segments:
+    for segment, runs in zip(segments, run_lengths(numbers, segments), strict=True):
         region = np.asfortranarray(numbers == segment.number).astype(np.uint8)
-        packed = compressed_runs(run_lengths(numbers, segment), mask.shape)
+        packed = compressed_runs(runs, mask.shape)
         assert packed["counts"].encode() == coco_mask.encode(region)["counts"]
 
 

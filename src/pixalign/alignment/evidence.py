@@ -10,6 +10,7 @@ distilled networks with guidance built in do.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -25,13 +26,16 @@ def blur(maps: Tensor, share: float) -> Tensor:
     Beyond the border there is nothing: weights are divided by their sum inside.
     """
     sigma = max(share * math.sqrt(maps.shape[-2] * maps.shape[-1]), 1e-3)
+    rows, columns = (_gaussian(side, sigma, maps.dtype, maps.device) for side in maps.shape[-2:])
+    return rows @ maps @ columns.T
 
-    def weights(side: int) -> Tensor:
-        places = torch.arange(side, dtype=torch.float64)
-        kernel = torch.exp(-(((places[:, None] - places) / sigma) ** 2) / 2)
-        return (kernel / kernel.sum(1, keepdim=True)).to(maps)
 
-    return weights(maps.shape[-2]) @ maps @ weights(maps.shape[-1]).T
+@lru_cache(maxsize=32)
+def _gaussian(side: int, sigma: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[side, side]: the weights of all places at each."""
+    places = torch.arange(side, dtype=torch.float64)
+    kernel = torch.exp(-(((places[:, None] - places) / sigma) ** 2) / 2)
+    return (kernel / kernel.sum(1, keepdim=True)).to(device, dtype)
 
 
 def local_cosine(evidence: Evidence, share: float) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,11 +36,12 @@ def as_coco(
     found, segments = find_objects(result, threshold, instances=instances, min_area=min_area)
     size = result.image.height, result.image.width
     annotations = []
-    for segment in segments:
-        if polygons:
-            shape: Any = flat_points(placed_outlines(found, segment))
-        else:
-            shape = compressed_runs(run_lengths(found, segment), size)
+    shapes: Iterator[Any]
+    if polygons:
+        shapes = (flat_points(placed_outlines(found, segment)) for segment in segments)
+    else:
+        shapes = (compressed_runs(runs, size) for runs in run_lengths(found, segments))
+    for segment, shape in zip(segments, shapes, strict=True):
         about = {"id": segment.number, "image_id": 1}
         annotations.append({**about, **object_annotation(segment, shape)})
     name = str(result.provenance.get("source") or "")

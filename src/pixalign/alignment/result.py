@@ -120,9 +120,14 @@ class Alignment:
 
         uint8, or uint16 with more than 255 classes.
         """
-        background = self.heatmaps.max(0) < np.float32(self._threshold(threshold))
-        labels = np.where(background, 0, self.heatmaps.argmax(0) + 1)
-        return labels.astype(np.uint8) if len(self.phrases) <= 255 else labels.astype(np.uint16)
+        highest = self.heatmaps[0]
+        kind = np.uint8 if len(self.phrases) <= 255 else np.uint16
+        labels = np.ones(highest.shape, dtype=kind)
+        for label, heatmap in enumerate(self.heatmaps[1:], start=2):  # `argmax` takes twice as long
+            np.copyto(labels, kind(label), where=heatmap > highest)
+            highest = np.maximum(highest, heatmap)
+        labels[highest < np.float32(self._threshold(threshold))] = 0
+        return labels
 
     def probs(self, threshold: float | None = None) -> Floats:
         """Probabilities float32 [N + 1, H, W] that sum to 1; channel 0 is the background.

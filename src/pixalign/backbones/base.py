@@ -371,14 +371,17 @@ class Backbone(LatentCodec, ABC):
         return tensor
 
     @torch.no_grad()
-    def predict(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
-        """`output` without gradients; of compiled code, while somebody listens to that."""
-        code = self.compiled_code
-        return self.output(z, steps, text, code is not None and code.watched)
+    def predict(
+        self, z: Tensor, steps: Steps, text: TextCondition, compiled: bool | None = None
+    ) -> Tensor:
+        """`output` without gradients; of compiled code also while somebody listens to that."""
+        if compiled is None:
+            compiled = self.compiled_code is not None and self.compiled_code.watched
+        return self.output(z, steps, text, compiled)
 
     @torch.no_grad()
     def epsilon(self, z: Tensor, steps: Steps, text: TextCondition) -> Tensor:
         """The network's estimate of the noise in z, whatever its objective: float32 [B, ...]."""
-        output = self.output(z, steps, text, self.compiled)
+        output = self.predict(z, steps, text, compiled=self.compiled)
         check_finite(output, f"outputs of the {self.family} network", self.dtype)
         return OBJECTIVES[self.objective].to_epsilon(output, z, steps)

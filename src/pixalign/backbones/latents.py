@@ -20,6 +20,7 @@ class LatentCodec:
     def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
         self._vae: Any = None  # a float32 copy, once it is needed
+        self._known_dtype: Any = None
 
     @property
     def device(self) -> torch.device:
@@ -35,8 +36,8 @@ class LatentCodec:
     @torch.no_grad()
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Latents float32 [1, C, h, w] of pixels [1, 3, H, W] in [-1, 1]: the posterior mean."""
-        vae = self._float32_vae()
-        encoded = self._encoded(vae, pixels.to(self.device, vae.dtype)).float()
+        vae, dtype = self._float32_vae()
+        encoded = self._encoded(vae, pixels.to(self.device, dtype)).float()
         shift, factor = (x.to(encoded) for x in self._latent_statistics(vae))
         latents: Tensor = (encoded - shift) * factor
         check_finite(latents, "latents of the VAE", torch.float32)
@@ -71,23 +72,34 @@ class LatentCodec:
     @torch.no_grad()
     def decode_latents(self, latents: Tensor) -> Tensor:
         """Pictures float32 [B, 3, H, W] in [0, 1] of latents [B, C, h, w], large ones singly."""
-        vae = self._float32_vae()
+        vae, dtype = self._float32_vae()
         shift, factor = (x.to(latents) for x in self._latent_statistics(vae))
         scaled = latents / factor + shift
         together = max(1, _DECODED // (scaled[0, 0].numel() * self.vae_factor**2))
         parts = torch.split(scaled, together)
-        pixels = torch.cat([self._decoded(vae, part.to(vae.dtype)).float() for part in parts])
+        pixels = torch.cat([self._decoded(vae, part.to(dtype)).float() for part in parts])
         check_finite(pixels, "pictures of the VAE", torch.float32)
         return (pixels / 2 + 0.5).clamp(0, 1)
 
-    def _float32_vae(self) -> Any:
-        """The pipeline's VAE, or a float32 copy of it: half precision overflows in some."""
+    def _vae_dtype(self) -> torch.dtype:
+        """The pipeline's VAE's; diffusers, who walks through all modules, is asked on changes."""
         vae = self.pipe.vae
-        weights = vae.state_dict()
-        elsewhere = any(weight.is_meta for weight in weights.values())  # sequential offloading
-        if vae.dtype == torch.float32 or elsewhere:
-            return vae
+        state = vae, next(vae.parameters()).dtype
+        if self._known_dtype is None or self._known_dtype[0] != state:
+            self._known_dtype = state, vae.dtype
+        dtype: torch.dtype = self._known_dtype[1]
+        return dtype
+
+    def _float32_vae(self) -> tuple[Any, torch.dtype]:
+        """The pipeline's VAE, or a float32 copy of it: half precision overflows in some.
+
+        And its number type, which is another under sequential offloading.
+        """
+        vae, dtype = self.pipe.vae, self._vae_dtype()
+        if dtype == torch.float32 or any(weight.is_meta for weight in vae.parameters()):
+            return vae, dtype
         if self._vae is None:
+            weights = vae.state_dict()
             device = self.device  # asking walks through the whole pipeline
             with torch.device("meta"):
                 copy = type(vae).from_config(vae.config)
@@ -96,4 +108,4 @@ class LatentCodec:
             self._vae = copy.eval()
         # As the pipeline's own does now, it works in tiles and slices or not.
         vars(self._vae).update({k: v for k, v in vars(vae).items() if _PIECEWISE.match(k)})
-        return self._vae
+        return self._vae, torch.float32

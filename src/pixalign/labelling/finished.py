@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from pixalign.core.ahead import read_ahead
 from pixalign.labelling.manifest import Item
 from pixalign.labelling.records import LabelledPicture, Labels
 from pixalign.labelling.shards import Shards
-from pixalign.pictures.segments import connected, find_segments
+from pixalign.pictures.segments import connected, segments_of
 
 _MOST = 8  # pictures that are read ahead
 _PIXELS = 2**25  # of them
@@ -56,17 +57,18 @@ class FinishedRun:
 
     def _picture(self, item: Item) -> LabelledPicture:
         labels = self.shards.read(item.id)
+        regions = connected(labels.mask)
+        sums = np.zeros(len(regions.labels))
+        numbered = regions.numbered()
+        sums[numbered] = regions.areas[numbered] * labels.scores.astype(np.float64)
         numbers = [self.classes.index(known["name"]) + 1 for known in labels.record["classes"]]
-        mask: Labels = np.array([0, *numbers], dtype=np.uint16)[labels.mask]
-        if len(self.classes) <= 255:
-            mask = mask.astype(np.uint8)
-        regions = connected(labels.mask)  # those of the mask too: no two classes share a label
-        numbered, _ = find_segments(labels.mask, regions=regions)
-        probability = np.concatenate([[0.0], labels.scores])[numbered]
-        segments_map, segments = find_segments(
-            mask, probability, instances=self.instances, min_area=self.min_area, regions=regions
+        regions = replace(regions, labels=np.array([0, *numbers])[regions.labels])
+        segments_map, segments = segments_of(
+            regions, sums, instances=self.instances, min_area=self.min_area
         )
-        mask[segments_map == 0] = 0
+        kept = np.array([0, *(segment.label for segment in segments)])
+        few = len(self.classes) <= 255
+        mask: Labels = (kept.astype(np.uint8) if few else kept.astype(np.uint16))[segments_map]
         size = mask.shape[0], mask.shape[1]
         path, key = item.picture.path, item.picture.key
         return LabelledPicture(key, path, size, mask, segments_map, segments, labels.record)

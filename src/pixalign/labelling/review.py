@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from pixalign.core.ahead import read_ahead
 from pixalign.core.files import write_text
 from pixalign.labelling.finished import FinishedRun
 from pixalign.labelling.formats.folder import FormatFolder
@@ -106,9 +107,14 @@ def write_review(run: FinishedRun, rows: Sequence[Reviewed], out: Path) -> None:
     writer.writerows(row.cells() for row in rows)
     write_text(out / "review.csv", table.getvalue())
     colours = palette(len(run.classes))[1:].tolist()
-    cards = [_card(row, run[row.place], run.classes, colours) for row in rows[:SHOWN]]
+
+    def card(row: Reviewed) -> dict[str, Any]:
+        return _card(row, run[row.place], run.classes, colours)
+
+    with read_ahead(card, rows[:SHOWN]) as made:
+        cards = list(made)
     source = resources.files("pixalign.labelling").joinpath("review.html.j2").read_text("utf-8")
-    page = environment(html=True, uri=data_uri).from_string(source)
+    page = environment(html=True).from_string(source)
     write_text(out / "review.html", page.render(cards=cards, count=len(rows), about=run.about))
 
 
@@ -142,4 +148,6 @@ def _card(
         }
         for label, found in sorted(scores.items())
     ]
-    return {"row": row, "image": image, "overlay": tinted(image, np.asarray(small)), "chips": chips}
+    pictures = [image, tinted(image, np.asarray(small))]
+    shown = [data_uri(picture, "webp") for picture in pictures]
+    return {"row": row, "size": image.size, "pictures": shown, "chips": chips}

@@ -65,7 +65,7 @@ class Shards:
             if name is None or hashlib.sha256(path.read_bytes()).hexdigest()[:16] != name[1]:
                 self.damaged.append(path.name)
                 continue
-            for place, record in enumerate(_records(path)):
+            for place, record in enumerate(_opened(path)[0]):
                 self.places.setdefault(record["id"], (path, place))
 
     def __contains__(self, item: object) -> bool:
@@ -74,18 +74,17 @@ class Shards:
     def read(self, item: str) -> PictureLabels:
         """What is kept of an item."""
         path, place = self.places[item]
-        record = dict(_records(path)[place])
         try:
-            with np.load(path) as arrays:
-                mask, scores = arrays[f"mask{place}"], arrays[f"scores{place}"]
+            records, arrays = _opened(path)
+            record = dict(records[place])
+            mask, scores = arrays[f"mask{place}"], arrays[f"scores{place}"]
         except (BadZipFile, KeyError, OSError, ValueError) as error:
             raise ValueError(f"{str(path)!r} is damaged: {error}; label again") from error
         return PictureLabels(record.pop("id"), mask, scores, record)
 
 
 @lru_cache(maxsize=8)
-def _records(path: Path) -> list[dict[str, Any]]:
-    """What a shard says of its pictures."""
-    with np.load(path) as arrays:
-        records: list[dict[str, Any]] = json.loads(arrays["records"].tobytes())
-    return records
+def _opened(path: Path) -> tuple[list[dict[str, Any]], Mapping[str, NDArray[Any]]]:
+    """What a shard says of its pictures, and its arrays, which are unpacked when they are read."""
+    arrays = np.load(io.BytesIO(path.read_bytes()))
+    return json.loads(arrays["records"].tobytes()), arrays

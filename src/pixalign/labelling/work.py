@@ -17,9 +17,10 @@ from pixalign.backbones.fingerprint import fingerprint
 from pixalign.config import AlignConfig
 from pixalign.core.ahead import read_ahead
 from pixalign.core.protocols import AlignmentModel
+from pixalign.core.values import Phrase
 from pixalign.labelling.manifest import UNIT, Item, Unit
 from pixalign.labelling.shards import PictureLabels, write_shard
-from pixalign.pictures.segments import find_segments
+from pixalign.pictures.segments import connected
 
 _OF_PRESENCE = (
     "resize", "template", "elbo_text", "absent_below", "absent_log_snr", "absent_blur",
@@ -141,35 +142,36 @@ def label_batch(
     model: AlignmentModel, job: Job, pictures: Sequence[tuple[Item, PreparedImage]]
 ) -> list[PictureLabels]:
     """Labels of some pictures, which go through the network together."""
-    encoded = [model.encode(prepared, config=job.config) for _, prepared in pictures]
-    items = [item for item, _ in pictures]
-    asked = [_likely(model, job, *pair) for pair in zip(items, encoded, strict=True)]
-    shown = [place for place, phrases in enumerate(asked) if phrases]
+    asked = [_likely(model, job, *pair) for pair in pictures]
+    shown = [place for place, (_, phrases) in enumerate(asked) if phrases]
     aligned = model.align(
-        iter([encoded[place] for place in shown]),
-        iter([asked[place] for place in shown]),
+        iter([asked[place][0] for place in shown]),
+        iter([asked[place][1] for place in shown]),
         config=job.config,
-        seed=iter([items[place].seed for place in shown]),
+        seed=iter([pictures[place][0].seed for place in shown]),
     )
     with read_ahead(kept_of, aligned, most=2) as kept:
         made = dict(zip(shown, kept, strict=True))
     labels = []
-    for place, (item, image) in enumerate(zip(items, encoded, strict=True)):
-        mask, scores, record = made.get(place) or _nothing(image)
+    for place, (item, prepared) in enumerate(pictures):
+        mask, scores, record = made.get(place) or _nothing(prepared)
         about = {"candidates": len(item.phrases), "seed": item.seed, **record}
         labels.append(PictureLabels(item.id, mask, scores, about))
     return labels
 
 
-def _likely(model: AlignmentModel, job: Job, item: Item, encoded: EncodedImage) -> list[Any]:
-    """The classes to align: of a long list those that are likely there, by few timesteps."""
+def _likely(
+    model: AlignmentModel, job: Job, item: Item, prepared: PreparedImage
+) -> tuple[PreparedImage | EncodedImage, list[Phrase]]:
+    """The picture and the classes to align: of many the likely ones, by few timesteps."""
     phrases, most = list(item.phrases), job.candidates
     if job.config.absent == "keep" or most is None or len(phrases) <= most:
-        return phrases
+        return prepared, phrases
+    encoded = model.encode(prepared, config=job.config)
     few = AlignConfig.fast(**{name: getattr(job.config, name) for name in _OF_PRESENCE})
     ranked = model.present(encoded, phrases, config=few, seed=item.seed)
     likely = {candidate.name for candidate in ranked[:most] if candidate.present}
-    return [phrase for phrase in phrases if phrase.name in likely]
+    return encoded, [phrase for phrase in phrases if phrase.name in likely]
 
 
 Kept = tuple[Any, Any, dict[str, Any]]
@@ -178,13 +180,18 @@ Kept = tuple[Any, Any, dict[str, Any]]
 def kept_of(aligned: Alignment) -> Kept:
     """The mask, its regions' scores, and the record of a result."""
     mask = aligned.mask()
-    _, segments = find_segments(mask, aligned.confidence())
-    scores = np.array([segment.score for segment in segments], dtype=np.float32)
+    regions = connected(mask)
+    numbered = regions.numbered()
+    scores = (regions.sums(aligned.confidence())[numbered] / regions.areas[numbered]).clip(0, 1)
     step = -(-max(mask.shape) // _GRID)
     coarse = dataclasses.replace(aligned, heatmaps=aligned.heatmaps[:, ::step, ::step]).probs()
-    second, first = np.partition(coarse, -2, axis=0)[-2:]
+    first, second = coarse[0], np.zeros_like(coarse[0])  # the two that are most probable
+    for probability in coarse[1:]:
+        second = np.maximum(second, np.minimum(first, probability))
+        first = np.maximum(first, probability)
     entropy = -(coarse * np.log(coarse.clip(1e-12))).sum(0) / np.log(len(coarse))
-    shares = aligned.shares()[1:]
+    counts = np.bincount(regions.labels, regions.areas, minlength=len(coarse))
+    shares = (counts / mask.size).astype(np.float32)[1:]
     verdicts = aligned.trust or (None,) * len(shares)
     classes = [
         {
@@ -200,10 +207,10 @@ def kept_of(aligned: Alignment) -> Kept:
         "margin": round(float((first - second).mean()), 6),
         "entropy": round(float(entropy.mean()), 6),
     }
-    return mask, scores, record
+    return mask, scores.astype(np.float32), record
 
 
-def _nothing(encoded: EncodedImage) -> Kept:
+def _nothing(picture: PreparedImage) -> Kept:
     """What is kept of a picture in which no class is likely."""
-    mask = np.zeros((encoded.image.height, encoded.image.width), dtype=np.uint8)
+    mask = np.zeros((picture.image.height, picture.image.width), dtype=np.uint8)
     return mask, np.zeros(0, np.float32), {"classes": [], "margin": 1.0, "entropy": 0.0}

@@ -23,11 +23,14 @@ from pixalign.core.ahead import read_ahead
 from pixalign.core.checks import brief, check_choice, check_finite
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
+from pixalign.core.values import Phrase
 from pixalign.methods.pending import Pending, concluded, in_turn
-from pixalign.text.prompts import Prompt
+from pixalign.text.prompts import Prompt, as_phrases
 
 Generators = Callable[[], torch.Generator]  # where the next picture's noise comes from
 _PIXELS = 2**27  # of pictures that are held together: 0.4 GB
+_PLANS = 64  # that are kept during a call
+Plans = dict[tuple[tuple[Phrase, ...], str | None], PromptPlan]  # by classes and caption
 Timesteps = tuple[NoisedTimesteps, NoisedTimesteps | None]  # of collecting, and of the ELBO
 
 
@@ -197,9 +200,11 @@ class Method(ABC):
     ) -> Iterator[Pending]:
         """What is to be concluded, in order; pictures are read ahead, and then let go."""
 
+        plans: Plans = {}
+
         def tasks(prepared: Iterator[Request]) -> Iterator[AlignmentTask]:
             for request in prepared:
-                (task,) = self._tasks(request, config, measure)
+                (task,) = self._tasks(request, config, measure, plans)
                 self.progress.expect(self._passes([task]))
                 yield task
 
@@ -215,14 +220,22 @@ class Method(ABC):
         finally:
             self.backbone.pipe.maybe_free_model_hooks()  # sends an offloaded pipeline home
 
-    def _tasks(self, request: Request, config: AlignConfig, measure: bool) -> list[AlignmentTask]:
-        """A task a picture; all words and files are checked before the network costs anything."""
+    def _tasks(
+        self, request: Request, config: AlignConfig, measure: bool, planned: Plans | None = None
+    ) -> list[AlignmentTask]:
+        """A task a picture; all words and files are checked before the network costs anything.
+
+        ``planned`` is what the call has planned so far.
+        """
         measured = config if measure else dataclasses.replace(config, calibrate="none")
-        captions = request.captions
-        plans = [
-            plan_prompts(self.backbone, *pair, measured)
-            for pair in zip(request.classes, captions, strict=True)
-        ]
+        captions, planned = request.captions, {} if planned is None else planned
+        plans = []
+        for pair in zip(map(as_phrases, request.classes), captions, strict=True):
+            if pair not in planned:
+                if len(planned) == _PLANS:
+                    planned.clear()
+                planned[pair] = plan_prompts(self.backbone, *pair, measured)
+            plans.append(planned[pair])
         prompts = [self.prompts(*pair, config) for pair in zip(plans, captions, strict=True)]
         known = [checked_scores(*pair) for pair in zip(request.scores, plans, strict=True)]
         request.check_files()

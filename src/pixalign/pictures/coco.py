@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,19 +28,24 @@ def placed_outlines(segments_map: NDArray[np.uint16], segment: Segment) -> Outli
     return found._replace(rings=tuple(ring + segment.box[:2] for ring in found.rings))
 
 
-def run_lengths(segments_map: NDArray[np.uint16], segment: Segment) -> list[int]:
-    """How many pixels are outside, inside, outside ... a segment, down one column after another.
+def run_lengths(
+    segments_map: NDArray[np.uint16], segments: Sequence[Segment]
+) -> Iterator[list[int]]:
+    """How many pixels are outside, inside, outside ... each segment, down one column after another.
 
-    They add up to the number of pixels; the first may be 0.
+    Those of a segment add up to the number of pixels; the first may be 0.
     """
-    height, width = segments_map.shape
-    columns = np.pad(cropped(segments_map, segment).T, ((0, 0), (1, 1))).astype(np.int8)
-    column, row = np.nonzero(np.diff(columns))  # by columns, in each a start and then an end
-    changes = (column + segment.box[0]) * height + row + segment.box[1]
-    touching = np.flatnonzero(np.diff(changes) == 0)  # an end that is the next column's start
-    changes = np.delete(changes, np.concatenate([touching, touching + 1]))
-    lengths = np.diff(changes, prepend=0, append=height * width)
-    return [int(length) for length in (lengths if lengths[-1] else lengths[:-1])]
+    down = segments_map.T.ravel()
+    starts = np.flatnonzero(down[1:] != down[:-1]) + 1
+    edges = np.concatenate([[0], starts, [down.size]])
+    owners = down[edges[:-1]]
+    order = np.argsort(owners, kind="stable")
+    numbers = [segment.number for segment in segments]
+    first, last = (np.searchsorted(owners[order], numbers, side) for side in ("left", "right"))
+    for runs in (order[low:high] for low, high in zip(first, last, strict=True)):
+        changes = np.stack([edges[runs], edges[runs + 1]], axis=1).ravel()
+        lengths: list[int] = np.diff(changes, prepend=0, append=down.size).tolist()
+        yield lengths if lengths[-1] else lengths[:-1]
 
 
 def compressed_runs(counts: list[int], size: Size) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pixalign.core.files import write_bytes
 OPTIONS: dict[str, dict[str, Any]] = {
     "png": {"optimize": True},
     "jpeg": {"quality": 88, "subsampling": 0, "optimize": True},
-    "webp": {"quality": 85},
+    "webp": {"quality": 85, "method": 2},  # a third of the usual time, for 4 % more bytes
 }
 
 # {ending: (format, options)}; frames that repeat stay frames of their own.

@@ -107,8 +107,9 @@ def _exact(numbers: Iterator[int]) -> Annotations:
     """Annotations with compressed runs."""
 
     def annotations(image: int, picture: LabelledPicture) -> Iterator[dict[str, Any]]:
-        for segment in picture.segments:
-            runs = compressed_runs(run_lengths(picture.segments_map, segment), picture.size)
+        lengths = run_lengths(picture.segments_map, picture.segments)
+        for segment, counts in zip(picture.segments, lengths, strict=True):
+            runs = compressed_runs(counts, picture.size)
             yield {"id": next(numbers), "image_id": image, **object_annotation(segment, runs)}
 
     return annotations
