@@ -152,7 +152,7 @@ def test_out_of_memory_in_the_middle_of_a_group(wide):
         handle.remove()
 
     # 7 texts and 4 prompts at 3 steps; a batch of 4 may hold passes of two images.
-    assert seen == [11, 5, 4, 4, 4, 4] + [12, 6, 3, 3, 3, 3]
+    assert seen == [11, 5, 4, 4, 4, 4, 12, 6, 3, 3, 3, 3]
     for one, alone in zip(together, expected, strict=True):
         assert_close(one, alone)
         assert any("out of memory" in note for note in one.warnings)

@@ -101,9 +101,9 @@ def test_other_texts_are_not_charged(model, work, spec_of, tmp_path):
         {
             "plain": 100 + 2 + 450,  # the layers' weights are not those of dense
             "default": 100 + 2 + 2 * 3 + 450,
-            "dense": 100 + 2 + 3 * 3 + 450,
+            "dense": 100 + 2 + 3 * 3 + 900,  # evidence weighs the layers, and each row has its own
             "likelihood": 100 + 3 * 3,
-            "own noise": 100 + 2 + 3 * 3 + 450 + 2 * 2 * 3,
+            "own noise": 100 + 2 + 3 * 3 + 900 + 2 * 2 * 3,
         }
     )
 
