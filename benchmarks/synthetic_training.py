@@ -9,7 +9,7 @@ dense classifier, and rendered scenes with their true masks or with those of "de
 the same number of pictures, of steps and of draws.
 
 --toy is a run of a minute on one core. On a GPU, --workers processes share it. OUT/NAME.json is
-written anew after each training; OUT/NAME.png shows the first pictures with the masks of each row.
+written anew after each training; OUT/NAME.webp shows the first pictures with the masks of each row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from pixalign.generation.run import GENERATION_METHODS, draw_requests
 from pixalign.methods import METHODS
 from pixalign.pictures.drawing import tinted
 from pixalign.pictures.grid import picture_grid
-from pixalign.pictures.saving import write_png
 from pixalign.scenes.atlas import class_names, training_ranks
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import PREFIX, sample_scenes
@@ -330,7 +329,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     out, begun = make_folder(given.out), time.perf_counter()
     name = result_name(loaded(given.model, given.device)[0])
     drawn, scenes = made_pairs(given)
-    write_png(out / f"{name}.png", sheet(drawn))
+    sheet(drawn).save(out / f"{name}.webp", quality=88)
     settings = {k: v for k, v in vars(given).items() if k not in ("out", "toy", "workers")}
     result: dict[str, Any] = {
         **settings,

@@ -62,5 +62,5 @@ def test_a_run_of_toy_size(tmp_path, monkeypatch, capsys):
     result = json.loads((tmp_path / "sd2.json").read_text())
     assert list(result["rows"]["2"]) == [*study.DRAWN, *study.SCENES]
     assert result["trained"] == len(study.DRAWN) + len(study.SCENES)
-    assert (tmp_path / "sd2.png").is_file()
+    assert (tmp_path / "sd2.webp").is_file()
     assert "scenes, true" in capsys.readouterr().out

@@ -61,7 +61,7 @@ def test_the_first_page_is_one_page():
     """At most 120 lines, and one picture."""
     readme = ROOT / "README.md"
     assert len(readme.read_text(encoding="utf-8").splitlines()) <= 120
-    assert [target for target, picture in links(readme) if picture] == ["docs/demo.png"]
+    assert [target for target, picture in links(readme) if picture] == ["docs/demo.webp"]
 
 
 WRITTEN = [page for page in PAGES if not page.with_suffix(".md.j2").is_file()]
