@@ -211,14 +211,7 @@ def _sd3(device: torch.device) -> StableDiffusion3Pipeline:
             pos_embed_max_size=192,
         )
         encoders = [CLIPTextModelWithProjection(config) for config in (_clip_l(), _clip_g())]
-        vae = _vae(
-            1024,
-            latent_channels=16,
-            scaling_factor=1.5305,
-            shift_factor=0.0609,
-            use_quant_conv=False,
-            use_post_quant_conv=False,
-        )
+        vae = _flow_vae(scaling_factor=1.5305, shift_factor=0.0609)
     _enliven(transformer, *encoders)
     return StableDiffusion3Pipeline(
         transformer=transformer,
@@ -247,14 +240,7 @@ def _flux(device: torch.device) -> FluxPipeline:
             torch.set_default_dtype(dtype)
         transformer.register_to_config(sample_size=128)
         encoders = CLIPTextModel(_clip_l()), T5EncoderModel(t5)
-        vae = _vae(
-            1024,
-            latent_channels=16,
-            scaling_factor=0.3611,
-            shift_factor=0.1159,
-            use_quant_conv=False,
-            use_post_quant_conv=False,
-        )
+        vae = _flow_vae(scaling_factor=0.3611, shift_factor=0.1159)
     _enliven(transformer, *encoders)
     return FluxPipeline(
         transformer=transformer,
@@ -318,6 +304,12 @@ def _vae(size: int, **config: Any) -> AutoencoderKL:
         sample_size=size,
         **config,
     )
+
+
+def _flow_vae(**config: Any) -> AutoencoderKL:
+    """That of SD3 and FLUX: 16 channels, 1024 px."""
+    bare = {"use_quant_conv": False, "use_post_quant_conv": False}
+    return _vae(1024, latent_channels=16, **bare, **config)
 
 
 def _tokenizer() -> Any:

@@ -266,11 +266,12 @@ def conclude(
     method's own, and the classes in doubt. What the provenance says begins with the ``record``.
     ``own_bounds`` says whether the model has bounds of its own for verdicts.
     """
-    phrases, config, evidence = task.plan.phrases, task.config, task.clear_evidence
+    phrases, config = task.plan.phrases, task.config
     scores = task.scores or Scores.neutral(len(phrases))
     heatmaps = torch.zeros(len(phrases), *task.size)
     ratio = torch.full((len(phrases), *task.latent), -torch.inf)
     everything = made is not None and len(made[0].plan.phrases) == len(phrases)
+    evidence = (made[0] if made is not None and everything else task).clear_evidence
     verdicts: list[Any] = [None] * len(phrases) * (evidence is not None)
     if evidence is not None and not everything:
         verdicts = list(absent(evidence, config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,14 +68,14 @@ class AlignmentTask:
         known = self.errors.texts if self.errors else ()
         return tuple(text for text in dict.fromkeys(asked) if text not in known)
 
-    @property
+    @cached_property
     def evidence(self) -> Evidence | None:
         """What the passes say of the classes at every position, where they were asked."""
         if self.errors is None or not self.config.by_position:
             return None
         return self.errors.of(self.plan.elbo_texts).evidence()
 
-    @property
+    @cached_property
     def clear_evidence(self) -> Evidence | None:
         """The same where noise does not drown the picture: verdicts are read from it."""
         if self.errors is None or not self.config.by_position:

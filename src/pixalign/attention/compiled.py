@@ -57,7 +57,7 @@ class CompiledNetwork:
         for tensor in _tensors(inputs):
             if tensor.ndim:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        listener: CompiledListener | None = getattr(_LISTENING, "listener", None)
+        listener = _listener()
         if listener is not None:
             listener.begin(inputs, rows)
         # The limit is there to stop endless recompiling; our shapes are few and fixed.
@@ -70,7 +70,7 @@ class CompiledNetwork:
     @property
     def watched(self) -> bool:
         """Whether somebody listens in this thread."""
-        return getattr(_LISTENING, "listener", None) is not None
+        return _listener() is not None
 
     @contextmanager
     def telling(self, listener: CompiledListener) -> Iterator[None]:
@@ -97,6 +97,12 @@ class CompiledNetwork:
         graph.recompile()
         with torch._inductor.config.patch(self._options):
             return self._backend(graph, list(inputs))
+
+
+def _listener() -> CompiledListener | None:
+    """Who listens in this thread."""
+    listener: CompiledListener | None = getattr(_LISTENING, "listener", None)
+    return listener
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -143,7 +149,7 @@ def _attend() -> Any:
         query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: Any, layer: str
     ) -> Tensor:
         output = scaled_dot_product_attention(query, key, value, mask, scale=scale)
-        listener: CompiledListener | None = getattr(_LISTENING, "listener", None)
+        listener = _listener()
         if listener is not None:
             listener.heard(layer, AttentionCall.of(query, key, value, mask, scale=scale))
         return output.transpose(1, 2).contiguous().transpose(1, 2)
