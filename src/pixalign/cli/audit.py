@@ -19,6 +19,7 @@ from pixalign.cli import common, stop
 from pixalign.cli.common import one_of, option
 from pixalign.config import AlignConfig
 from pixalign.core.files import check_folder
+from pixalign.core.wording import counted
 from pixalign.labelling.classes import Lists, read_classes
 from pixalign.text.prompts import typed_classes
 
@@ -129,7 +130,7 @@ def _classes(texts: list[str]) -> Any:
 
 def _print_summary(document: dict[str, Any], out: Path) -> None:
     for subject in document["subjects"]:
-        print(f"{subject['name']}: {document['pictures']} pictures")
+        print(f"{subject['name']}: {counted(document['pictures'], 'picture')}")
         for name, figure in subject["overall"].items():
             title, percent = NAMES[name]
             print(f"  {title + (', %' if percent else ''):<48} {number(figure, percent)}")
@@ -138,5 +139,7 @@ def _print_summary(document: dict[str, Any], out: Path) -> None:
         for way in ("gained", "lost"):
             print(f"  {way}: {', '.join(pair[way]) or 'none'}")
     if document["failed"]:
-        common.print_warnings([f"{len(document['failed'])} pictures failed; see the report"])
+        common.print_warnings(
+            [f"{counted(len(document['failed']), 'picture')} failed; see the report"]
+        )
     print(f"written to {out}")

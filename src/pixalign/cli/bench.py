@@ -35,6 +35,7 @@ from pixalign.cli import common, stop
 from pixalign.cli.common import one_of, option
 from pixalign.core.files import check_folder
 from pixalign.core.values import Phrase
+from pixalign.core.wording import counted
 from pixalign.generation.plan import GenerationSettings
 from pixalign.generation.prompt_sets import PROMPT_SETS, dvmp
 from pixalign.generation.run import GENERATION_METHODS
@@ -305,9 +306,10 @@ def build(
         stop(f"stopped; finished pictures are kept in {out}, and the same command goes on")
     objects = made["objects"]
     print(
-        f"{made['pictures']} pictures in {out}, {objects['annotated']} of {objects['asked']} "
-        f"objects annotated, {made['ignored']:.1%} of the pixels not counted; "
-        f"{made['left_out']} pictures left out"
+        f"{counted(made['pictures'], 'picture')} in {out}, "
+        f"{objects['annotated']} of {objects['asked']} objects annotated, "
+        f"{made['ignored']:.1%} of the pixels not counted; "
+        f"{counted(made['left_out'], 'picture')} left out"
     )
 
 
