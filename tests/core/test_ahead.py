@@ -53,6 +53,17 @@ def test_an_error_is_raised_in_its_place():
             next(results)
 
 
+def test_what_was_made_before_an_error_comes_first():
+    def numbers():
+        yield from range(3)
+        raise ValueError("three")
+
+    with read_ahead(str, numbers(), most=8) as results:
+        assert [next(results) for _ in range(3)] == ["0", "1", "2"]
+        with pytest.raises(ValueError, match="three"):
+            next(results)
+
+
 def test_what_is_left_is_not_begun():
     begun = []
     with read_ahead(begun.append, range(1000), most=3) as results:

@@ -12,7 +12,7 @@ import torch
 
 import pixalign as pa
 from label_folders import contents, label, write_pictures
-from pixalign.labelling import manifest, work
+from pixalign.labelling import work
 
 
 def killed_after(seconds, model, folder, out, how=signal.SIGKILL):
@@ -51,8 +51,7 @@ def files(out):
 )
 def test_a_run_that_is_killed_again_and_again(pipeline, tmp_path, monkeypatch, count, kills):
     """No picture is lost, none doubled, and every file is the same."""
-    for module in (manifest, work):
-        monkeypatch.setattr(module, "UNIT", 2)
+    monkeypatch.setattr(work, "UNIT", 2)
     model = pa.load(pipeline("sd1"))
     folder = write_pictures(tmp_path / "pictures", count)
     begun = time.perf_counter()

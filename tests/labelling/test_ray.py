@@ -1,5 +1,6 @@
 """A cluster of this machine's own: the same shards, also when a worker is killed."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import pixalign as pa
 import tiny
 from pixalign.config import AlignConfig
 from pixalign.core.values import Phrase
-from pixalign.labelling import manifest
+from pixalign.labelling import work
 from pixalign.labelling.ray import RayCluster
 from pixalign.labelling.run import LabelRequest, OneProcess, label_folder
 
@@ -54,7 +55,7 @@ class Killing:
         self.cluster, self.seen, self.killed = cluster, seen, None
 
     def facts(self, config):
-        return self.cluster.facts(config)
+        return dataclasses.replace(self.cluster.facts(config), together=4)
 
     def label(self, job, todo):
         before = set(os.listdir(self.seen))
@@ -71,7 +72,7 @@ def masks(run):
 
 @pytest.mark.slow
 def test_a_killed_worker_loses_nothing(cluster, photos, sd1_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(manifest, "UNIT", 4)
+    monkeypatch.setattr(work, "UNIT", 4)
     request = LabelRequest(photos, (Phrase("dog"), Phrase("cat")), config=CONFIG)
     killing = Killing(cluster, tmp_path / "seen")
     run = label_folder(killing, request, tmp_path / "cluster")

@@ -257,28 +257,52 @@ def test_sizes_are_kept_and_batches_filled(model, tmp_path, monkeypatch):
 
 
 def test_the_network_does_not_wait_for_what_remains_of_a_unit(model, folder, tmp_path, monkeypatch):
-    """The second unit goes through the network while the first one's shard waits to be written."""
-    for module in (manifest, work):
-        monkeypatch.setattr(module, "UNIT", 2)
-    calls, second, seen = [], threading.Event(), []
-    batch, write = work.label_batch, work.write_shard
+    """The next unit goes through the network while the last one's shard waits to be written."""
+    monkeypatch.setattr(work, "UNIT", 2)
+    seen, ahead, third = [], [], threading.Event()
+    keep, write = work.kept_of, work.write_shard
 
-    def aligned(*arguments):
-        labels = batch(*arguments)
-        calls.append(1)
-        if len(calls) == 2:
-            second.set()
-        return labels
+    def kept(aligned):
+        seen.append(aligned.provenance["source"])
+        if len(seen) == 3:
+            third.set()
+        return keep(aligned)
 
     def written(*arguments):
-        seen.append(second.wait(30))
+        ahead.append(third.wait(30))
         return write(*arguments)
 
-    monkeypatch.setattr(work, "label_batch", aligned)
+    monkeypatch.setattr(work, "kept_of", kept)
     monkeypatch.setattr(work, "write_shard", written)
     run = label(model, folder, tmp_path / "out")
-    assert seen == [True] * 3
+    assert ahead == [True] * 3
     assert run.summary["pictures"] == 5
+
+
+@pytest.mark.parametrize("where", ["before the network", "after it"])
+def test_a_unit_that_fails_takes_no_other_along(model, tmp_path, monkeypatch, where):
+    """Its pictures are tried alone; those before and after it are labelled as ever."""
+    folder = write_pictures(tmp_path / "pictures", 8)
+    monkeypatch.setattr(work, "UNIT", 2)
+    keys = [f"{i:02d}.png" for i in range(8)]
+    lists = {key: PictureClasses((pa.Phrase("dog"), pa.Phrase("cat"))) for key in keys}
+    calm, keep = label(model, folder, tmp_path / "calm", lists=lists), work.kept_of
+    if where == "before the network":
+        lists["03.png"] = PictureClasses((pa.Phrase("dog " * 100),))
+    else:
+
+        def kept(aligned):
+            if aligned.provenance["source"].endswith("03.png"):
+                raise ArithmeticError("not finite")
+            return keep(aligned)
+
+        monkeypatch.setattr(work, "kept_of", kept)
+    run = label(model, folder, tmp_path / "out", lists=lists)
+    assert [failure.key for failure in run.failures] == ["03.png"]
+    found, expected = ({each[0]: each for each in contents(x.finished)} for x in (run, calm))
+    assert list(found) == [key for key in keys if key != "03.png"]
+    for key in found.keys() - {"02.png"}:  # that one has lost its company, and may round otherwise
+        assert found[key] == expected[key]
 
 
 def test_one_command_writes_at_a_time(model, folder, tmp_path):

@@ -51,6 +51,7 @@ def cosine(projection: Tensor, energy: Tensor) -> Tensor:
     return projection / energy.clamp_min(torch.finfo(torch.float32).tiny).sqrt()
 
 
+@lru_cache(maxsize=4)  # layers, heatmaps and the result all ask for it
 def log_ratio(evidence: Evidence, config: AlignConfig) -> Tensor:
     """L float32 [N, h, w], at most 0: by how much another class explains a position better.
 

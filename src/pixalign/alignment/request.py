@@ -22,7 +22,8 @@ from pixalign.pictures.reading import ImageLike, model_size, read_image, to_pixe
 class EncodedImage:
     """A picture as one model sees it: encode once, align many times.
 
-    ``latents`` float32 [1, C, h, w] on the model's device, made by ``vae``.
+    ``latents`` float32 [1, C, h, w] on the model's device, made by ``vae``. Pictures of another
+    ``group`` share no batch with it.
     """
 
     image: Image.Image
@@ -30,6 +31,7 @@ class EncodedImage:
     resize: str
     vae: Any
     source: str | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,7 @@ class PreparedImage:
     pixels: Tensor
     resize: str
     source: str | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def encode_image(
     if not isinstance(image, PreparedImage):
         image = prepare_image(backbone, image, resize)
     latents = backbone.encode_image(image.pixels)
-    return EncodedImage(image.image, latents, resize, backbone.pipe.vae, image.source)
+    return EncodedImage(image.image, latents, resize, backbone.pipe.vae, image.source, image.group)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,11 @@ class AlignmentTask:
         return self.encoded.latents.shape[-2], self.encoded.latents.shape[-1]
 
     @property
+    def company(self) -> tuple[Size, str]:
+        """What tasks that share batches have in common."""
+        return self.latent, self.encoded.group
+
+    @property
     def noised(self) -> NoisedTimesteps:
         """The timesteps, which are drawn by now."""
         assert self.timesteps is not None

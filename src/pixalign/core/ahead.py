@@ -13,6 +13,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def until_error(items: Iterable[Item], failed: list[Exception]) -> Iterator[Item]:
+    """The items up to one that cannot be made; why not is put into ``failed``."""
+    try:
+        yield from items
+    except Exception as error:
+        failed.append(error)
+
+
 @contextmanager
 def read_ahead(
     work: Callable[[Item], Result],
@@ -24,7 +32,7 @@ def read_ahead(
     """``work`` of each item, in their order; at most so many results wait to be taken.
 
     With ``size`` fewer wait where the sizes of all but the last already fill the ``room``. What
-    ``work`` raises is raised where its result would be taken.
+    ``work`` raises, or the next item's making, is raised where its result would be taken.
     """
     with ThreadPoolExecutor(min(_THREADS, most), "pixalign-read") as pool:
         waiting: deque[tuple[Future[Result], int]] = deque()
@@ -34,13 +42,16 @@ def read_ahead(
             return len(waiting) == most or (size is not None and held >= room)
 
         def results() -> Iterator[Result]:
-            for item in items:
+            failed: list[Exception] = []
+            for item in until_error(items, failed):
                 waiting.append((pool.submit(work, item), 0 if size is None else size(item)))
                 del item  # what is taken is held by whoever took it
                 while full():
                     yield waiting.popleft()[0].result()
             while waiting:
                 yield waiting.popleft()[0].result()
+            if failed:
+                raise failed[0]
 
         try:
             yield results()

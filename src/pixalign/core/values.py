@@ -104,7 +104,7 @@ class Scores:
         return cls(losses, elbo=scores * torch.nan, scores=scores, timesteps=())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """What the texts of N classes change at every latent position, float32 [N, h, w].
 

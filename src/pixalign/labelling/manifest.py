@@ -19,7 +19,7 @@ from pixalign.core.progress import Progress
 from pixalign.core.values import Phrase, Size
 from pixalign.pictures.reading import SUFFIXES, upright_size
 
-UNIT = 16  # pictures that are labelled together and stored in one shard
+UNIT = 16  # pictures, at least, that are labelled together and stored in one shard
 _PIXELS = 2**26  # of them in all, unless it is one picture
 _UNKNOWN = (0, 0)
 
@@ -74,8 +74,10 @@ class Unit:
         return hashlib.sha256("".join(item.id for item in self.items).encode()).hexdigest()[:16]
 
 
-def units(items: Iterable[Item], sizes: SizesSeen, resize: str, done: Container[str]) -> list[Unit]:
-    """What is not done, in units of pictures that the model sees at one size.
+def units(
+    items: Iterable[Item], sizes: SizesSeen, resize: str, together: int, done: Container[str]
+) -> list[Unit]:
+    """What is not done, in units of at most so many pictures that the model sees at one size.
 
     Which pictures go together does not depend on what is done, so that a run that was stopped
     ends like one that was not. Items of one content are labelled once.
@@ -88,17 +90,17 @@ def units(items: Iterable[Item], sizes: SizesSeen, resize: str, done: Container[
         size = item.picture.size
         seen = size if size == _UNKNOWN else sizes.size(size, resize)
         alike.setdefault(seen, []).append(item)
-    whole = [unit for group in alike.values() for unit in _cut(group)]
+    whole = [unit for group in alike.values() for unit in _cut(group, together)]
     todo = (tuple(item for item in unit if item.id not in done) for unit in whole)
     return [Unit(left) for left in todo if left]
 
 
-def _cut(items: Sequence[Item]) -> list[list[Item]]:
+def _cut(items: Sequence[Item], together: int) -> list[list[Item]]:
     parts: list[list[Item]] = []
     pixels = 0
     for item in items:
         height, width = item.picture.size
-        if not parts or len(parts[-1]) == UNIT or pixels + height * width > _PIXELS:
+        if not parts or len(parts[-1]) == together or pixels + height * width > _PIXELS:
             parts.append([])
             pixels = 0
         parts[-1].append(item)

@@ -177,7 +177,7 @@ def label_folder(
             sweep(folder, older=0)
         items = request.items(out, show)
         before = Shards(job.shards)
-        todo = units(items, facts.sizes, request.config.resize, before)
+        todo = units(items, facts.sizes, request.config.resize, facts.together, before)
         started = time.perf_counter()
         failures = _label(labeller, job, todo, strict, show)
         seconds = time.perf_counter() - started

@@ -12,11 +12,10 @@ from typing import Any
 
 from pixalign.config import AlignConfig
 from pixalign.core.protocols import AlignmentModel
-from pixalign.labelling.manifest import UNIT, Unit
+from pixalign.labelling.manifest import Unit
 from pixalign.labelling.work import UNITS, Job, ModelFacts, UnitReport, label_units
 
-# Pictures that a process knows of: those in hand, and those it reads ahead.
-_AHEAD = (UNITS + 1) * UNIT
+_AHEAD = UNITS + 1  # units that a process knows of: those in hand, and one that it reads ahead
 _MOST_DEATHS = 3
 
 
@@ -31,7 +30,7 @@ class _Worker:
 
     def feed(self, todo: deque[Unit]) -> None:
         """Hand out units until it has enough to read ahead; at the end, say so."""
-        while not self.ended and todo and sum(len(unit.items) for unit in self.units) <= _AHEAD:
+        while not self.ended and todo and len(self.units) < _AHEAD:
             self.units.append(todo.popleft())
             self.pipe.send(self.units[-1])
         if not todo and not self.ended:

@@ -19,7 +19,7 @@ from pixalign.alignment.task import AlignmentTask, alike_together, checked_score
 from pixalign.alignment.trust import distillation, there
 from pixalign.backbones import Backbone
 from pixalign.config import AlignConfig
-from pixalign.core.ahead import read_ahead
+from pixalign.core.ahead import read_ahead, until_error
 from pixalign.core.checks import brief, check_choice, check_finite
 from pixalign.core.progress import Progress
 from pixalign.core.protocols import AlignmentModel
@@ -268,10 +268,14 @@ class Method(ABC):
     def _align_each(
         self, tasks: Iterable[AlignmentTask], generator: torch.Generator | None
     ) -> Iterator[Pending]:
-        """In the order of the tasks; neighbours of one size share batches."""
+        """In the order of the tasks; neighbours of one size and group share batches.
+
+        Where a task cannot be made, those before it are finished first.
+        """
         group: list[AlignmentTask] = []
-        for task in tasks:
-            if group and task.latent != group[0].latent:
+        failed: list[Exception] = []
+        for task in until_error(tasks, failed):
+            if group and task.company != group[0].company:
                 yield from self._align_group(group, generator)
                 group = []
             group.append(task)
@@ -280,6 +284,8 @@ class Method(ABC):
                 group = []
         if group:
             yield from self._align_group(group, generator)
+        if failed:
+            raise failed[0]
 
     def _most(self, task: AlignmentTask) -> int:
         """How many pictures like this one go through the network together."""
