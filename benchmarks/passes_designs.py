@@ -94,15 +94,23 @@ class Halves:
     """Group tests: K texts a point that hold random halves of the classes, in opposite pairs.
 
     d_i is the mean of the texts with class i minus that of those without it; r is of the mean of
-    all. With ``solve`` the projections are those of least squares over all points.
+    all. "orthogonal" halves are rows of a Hadamard matrix, so that over as many points each two
+    classes are as often together as apart. With "solve" the projections of random ones are those
+    of least squares over all points.
     """
 
     count: int
-    solve: bool = False
+    how: str = "random"
 
     def signs(self, names: Names, point: Point) -> Tensor:
         """float32 [K, N]: 1 where a text holds a class, else -1."""
         rng, size = np.random.default_rng([names.seed, point.noise]), len(names.each)
+        if self.how == "orthogonal":
+            order = 1 << (size - 1).bit_length()
+            columns = np.random.default_rng(names.seed).permutation(order)[:size]
+            common = columns & (1 + point.noise % (order - 1))
+            signs = torch.tensor([[1.0 - 2 * (int(x).bit_count() % 2) for x in common]])
+            return torch.cat([signs, -signs])
         ranks = np.stack([rng.permutation(size) for _ in range(self.count // 2)])
         signs = torch.from_numpy(np.where(ranks < size // 2, 1.0, -1.0)).float()
         return torch.cat([signs, -signs])
@@ -128,11 +136,12 @@ Design = Beside | LeaveOneOut | Halves
 
 @dataclass(frozen=True)
 class Variant:
-    """A row: what is asked, at which points."""
+    """A row: what is asked, at which points, and how far the evidence is blurred."""
 
     points: tuple[Point, ...]
     design: Design = Beside()
     group: str = "timesteps"
+    blur: float = FAST.evidence_blur
 
     def passes(self, count: int) -> int:
         """With so many classes."""
@@ -150,16 +159,21 @@ def spread(count: int, low: float = 0.2, high: float = 0.8, first: int = 0) -> t
 NOW = "5 in [0.2, 0.8]"
 BASE, GRID = spread(5), spread(20, 0, 1)
 _RANGES = ((0.0, 0.5), (0.1, 0.6), (0.2, 0.7), (0.2, 0.8), (0.3, 0.9), (0.4, 1.0), (0.0, 1.0))
-_FEWER = ((0.1, 0.6), (0.2, 0.7), (0.2, 0.8), (0.3, 0.7))
+_FEWER = {4: ((0.2, 0.7), (0.2, 0.8)), 3: ((0.2, 0.7), (0.2, 0.8), (0.3, 0.7))}
 _THREE = spread(3)
 VARIANTS: dict[str, Variant] = {
     **{f"5 in [{low:g}, {high:g}]": Variant(spread(5, low, high)) for low, high in _RANGES},
     **{
         f"{count} in [{low:g}, {high:g}]": Variant(spread(count, low, high))
-        for count in (4, 3)
-        for low, high in _FEWER
+        for count, ranges in _FEWER.items()
+        for low, high in ranges
     },
     "20 in [0, 1]": Variant(GRID),
+    **{f"{count} in [0.2, 0.8]": Variant(spread(count)) for count in (10, 20)},
+    **{f"{NOW}, blur {n} / 32": Variant(BASE, blur=n / 32) for n in (2, 4)},
+    **{
+        f"3 in [0.2, 0.7], blur {n} / 32": Variant(spread(3, 0.2, 0.7), blur=n / 32) for n in (4, 5)
+    },
     **{f"1 at {point.place:g}": Variant((point,)) for point in GRID[1::2]},
     "mean for the empty text": Variant(BASE, Beside("mean"), "empty"),
     "mean for the empty text, 6 timesteps": Variant(spread(6), Beside("mean"), "empty"),
@@ -170,26 +184,32 @@ VARIANTS: dict[str, Variant] = {
     "all but one, r of all but one": Variant(BASE, LeaveOneOut("each"), "all"),
     "all but one, r of all": Variant(BASE, LeaveOneOut("all"), "all"),
     "all but one, r of the empty text": Variant(BASE, LeaveOneOut("empty"), "all"),
-    "10 x 2 halves": Variant(spread(10), Halves(2), "halves"),
+    **{f"{n} x 2 halves": Variant(spread(n), Halves(2), "halves") for n in (10, 20)},
     "6 in [0.2, 0.8]": Variant(spread(6), group="noise"),
     "3, each with noise and its opposite": Variant(
         (*_THREE, *(replace(point, sign=-1) for point in _THREE)), group="noise"
     ),
     "3, each with two noises": Variant((*_THREE, *spread(3, first=3)), group="noise"),
 }
-CROWDED: dict[str, Variant] = {
-    NOW: Variant(BASE),
-    **{f"{count} in [0.2, 0.8]": Variant(spread(count)) for count in (4, 3, 2)},
-    **{
-        name: variant
-        for name, variant in VARIANTS.items()
-        if variant.group in ("empty", "all") and "6" not in name
+_SPREAD = {
+    f"{n} x 2 halves{said}": Variant(spread(n), Halves(2, how), "halves")
+    for n in (10, 20)
+    for said, how in (("", "random"), (", orthogonal", "orthogonal"))
+}
+_FEW = {f"{n} in [0.2, 0.8]": Variant(spread(n)) for n in (5, 4, 3, 2)}
+_MEAN = ("mean for the empty text", "mean for the empty text, 6 timesteps")
+# By how many names there are, absent ones among them. Of sixteen, one text holds no more than half.
+CROWDED: dict[int, dict[str, Variant]] = {
+    8: {
+        **_FEW,
+        **{
+            name: VARIANTS[name]
+            for name in (*_MEAN, "empty text, classes centred", "all but one, r of all but one")
+        },
+        "5 x 4 halves": Variant(BASE, Halves(4), "halves"),
+        "10 x 4 halves": Variant(spread(10), Halves(4), "halves"),
+        **_SPREAD,
+        "20 x 2 halves, least squares": Variant(spread(20), Halves(2, "solve"), "halves"),
     },
-    "5 x 4 halves": Variant(BASE, Halves(4), "halves"),
-    "5 x 8 halves": Variant(BASE, Halves(8), "halves"),
-    "5 x 8 halves, least squares": Variant(BASE, Halves(8, solve=True), "halves"),
-    "10 x 2 halves": Variant(spread(10), Halves(2), "halves"),
-    "10 x 4 halves": Variant(spread(10), Halves(4), "halves"),
-    "20 x 2 halves": Variant(spread(20), Halves(2), "halves"),
-    "20 x 2 halves, least squares": Variant(spread(20), Halves(2, solve=True), "halves"),
+    16: {**_FEW, _MEAN[0]: VARIANTS[_MEAN[0]], **_SPREAD},
 }

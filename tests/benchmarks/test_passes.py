@@ -34,7 +34,7 @@ def scene():
     subject = Subject(dataset[2], 2, dataset.classes, 0)
     variants = {name: designs.VARIANTS[name] for name in (designs.NOW, OPPOSITE)}
     method = Dense(pa.load(device="cpu"))
-    return study.Scene(method, subject, subject.phrases, variants)
+    return study.Scene(method, subject, subject.phrases, variants, {})
 
 
 def named(count):
@@ -106,7 +106,7 @@ def test_designs_find_what_adds_up(count, seed):
         without = {"each": added.sum(0) - added, "all": added.sum(0)[None], "empty": 0 * r}
         torch.testing.assert_close(r, -(empty + without[missed]), rtol=0, atol=1e-4)
 
-    halves, points = designs.Halves(8, solve=True), designs.spread(20)
+    halves, points = designs.Halves(8, "solve"), designs.spread(20)
     parts = [halves.parts(errors(halves, p), names, p) for p in points]
     projections = torch.stack([(r * d).mean(1) for r, d in parts], 1)
     found = halves.solved(names, points, projections).mean(1)
@@ -124,8 +124,18 @@ def test_halves_are_halves_in_opposite_pairs():
     assert [text.count("class") for text in texts] == [4] * 4
 
 
+def test_orthogonal_halves_part_any_two_classes_as_often_as_not():
+    halves, names = designs.Halves(2, "orthogonal"), named(8)
+    signs = torch.cat([halves.signs(names, point)[:1] for point in designs.spread(7)])
+    assert (signs.sum(1) == 0).all()
+    assert (signs.T @ signs == 8 * torch.eye(8) - 1).all()
+    for count in range(2, 9):  # no text is empty
+        texts = [halves.texts(named(count), point) for point in designs.spread(7)]
+        assert all(0 < text.count("class") < count for pair in texts for text in pair)
+
+
 def test_passes_are_counted():
-    rows = designs.VARIANTS | designs.CROWDED
+    rows = designs.VARIANTS | designs.CROWDED[8]
     found = {name: (row.passes(10), row.passes(4)) for name, row in rows.items()}
     assert found[designs.NOW] == (55, 25)
     assert found["mean for the empty text"] == (50, 20)
@@ -138,9 +148,11 @@ def test_passes_are_counted():
 
 def test_absent_names_come_last(scene):
     classes, fits = open_dataset("lab", None, "test", 3).classes, scene.method.backbone.fits
-    crowd, own = study.crowd(scene.subject, classes, fits), scene.subject.phrases
-    assert crowd[: len(own)] == own
-    assert len({phrase.name for phrase in crowd}) == len(crowd) == study.NAMES
+    own = scene.subject.phrases
+    for count in designs.CROWDED:
+        crowd = study.crowd(scene.subject, classes, count, fits)
+        assert crowd[: len(own)] == own
+        assert len({phrase.name for phrase in crowd}) == len(crowd) == count
 
 
 def test_a_run_of_toy_size_and_its_page(tmp_path, monkeypatch, capsys):
@@ -148,24 +160,25 @@ def test_a_run_of_toy_size_and_its_page(tmp_path, monkeypatch, capsys):
     if not (docs / "speed.md.j2").is_file():
         pytest.skip("the documents are in the repository")
     kept = (
-        designs.NOW, "20 in [0, 1]", "1 at 0.475", "mean for the empty text", "5 x 4 halves",
+        designs.NOW, "20 in [0, 1]", "1 at 0.475", "mean for the empty text", "10 x 2 halves",
     )  # fmt: skip
-    for rows in (designs.VARIANTS, designs.CROWDED):
+    for rows in (designs.VARIANTS, *designs.CROWDED.values()):
         for name in [name for name in rows if name not in kept]:
             monkeypatch.delitem(rows, name)
+    monkeypatch.delitem(designs.CROWDED, 16)
     monkeypatch.setattr(study, "TOY", {**study.TOY, "scenes": 1, "draws": 4})
     speed = tmp_path / "speed"
     shutil.copytree(docs / "speed", speed, ignore=shutil.ignore_patterns("passes", "*.png"))
     study.main(["--toy", "--out", str(speed / "passes"), "--device", "cpu"])
     result = json.loads((speed / "passes" / "sd1.json").read_text())
     assert result["done"] == 1
-    assert set(result["rows"]) == set(kept[:4])
+    assert set(result["rows"]) == set(kept)
     assert result["rows"][designs.NOW]["minus_now"] == {"value": 0, "low": 0, "high": 0}
     assert all(50 < row["value"] <= 100 for row in result["rows"].values())
     assert all(0 <= entry["value"] <= 100 for entry in result["ordered"])
-    assert "5 x 4 halves" in capsys.readouterr().out
+    assert "10 x 2 halves" in capsys.readouterr().out
     text = render(docs / "speed.md.j2", read_speed(speed))
     said = text.split("### Which passes")[1]
     assert "| mean for the empty text | 5 N | " in said
-    assert "| 5 x 4 halves | 20 | " in said
+    assert "| 10 x 2 halves | 20 | " in said
     assert f"| 0.475 | {result['rows']['1 at 0.475']['value']:.1f} | " in said
