@@ -288,12 +288,14 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
 def print_rows(result: Mapping[str, Any]) -> None:
     """A line a row."""
     print(f"{result['model']}: mIoU on {result['done']} {result['split']} scenes")
-    for about, rows in {"the scene's": result["rows"], **result["crowded"]}.items():
-        print(f"{about} names, passes at 10 classes, mIoU, minus {NOW}")
+    for count, rows in {"10": result["rows"], **result["crowded"]}.items():
+        about = "the scene's names" if rows is result["rows"] else f"{count} names"
+        print(f"{about}, passes at {count}, mIoU, minus {NOW}")
         for name, row in rows.items():
+            each, once = row["passes"]
             gap = row["minus_now"]
             said = f"{gap['value']:+.1f} ({gap['low']:+.1f} to {gap['high']:+.1f})"
-            print(f"  {name:<42}{row['passes_at_10']:4} {row['value']:6.1f}  {said}")
+            print(f"  {name:<42}{each * int(count) + once:4} {row['value']:6.1f}  {said}")
     shares = [f"{entry['place']:g}: {entry['value']:.0f}" for entry in result["ordered"]]
     print(f"cells of objects whose class leads, %, by timestep: {', '.join(shares)}")
 

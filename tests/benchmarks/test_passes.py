@@ -180,5 +180,6 @@ def test_a_run_of_toy_size_and_its_page(tmp_path, monkeypatch, capsys):
     text = render(docs / "speed.md.j2", read_speed(speed))
     said = text.split("### Which passes")[1]
     assert "| mean for the empty text | 5 N | " in said
+    assert "| mean for the empty text | 40 | " in said
     assert "| 10 x 2 halves | 20 | " in said
     assert f"| 0.475 | {result['rows']['1 at 0.475']['value']:.1f} | " in said
