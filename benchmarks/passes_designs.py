@@ -161,6 +161,11 @@ BASE, GRID = spread(5), spread(20, 0, 1)
 _RANGES = ((0.0, 0.5), (0.1, 0.6), (0.2, 0.7), (0.2, 0.8), (0.3, 0.9), (0.4, 1.0), (0.0, 1.0))
 _FEWER = {4: ((0.2, 0.7), (0.2, 0.8)), 3: ((0.2, 0.7), (0.2, 0.8), (0.3, 0.7))}
 _THREE = spread(3)
+_SPREAD = {
+    f"{n} x 2 halves{said}": Variant(spread(n), Halves(2, how), "halves")
+    for n in (10, 20)
+    for said, how in (("", "random"), (", orthogonal", "orthogonal"))
+}
 VARIANTS: dict[str, Variant] = {
     **{f"5 in [{low:g}, {high:g}]": Variant(spread(5, low, high)) for low, high in _RANGES},
     **{
@@ -184,17 +189,12 @@ VARIANTS: dict[str, Variant] = {
     "all but one, r of all but one": Variant(BASE, LeaveOneOut("each"), "all"),
     "all but one, r of all": Variant(BASE, LeaveOneOut("all"), "all"),
     "all but one, r of the empty text": Variant(BASE, LeaveOneOut("empty"), "all"),
-    **{f"{n} x 2 halves": Variant(spread(n), Halves(2), "halves") for n in (10, 20)},
+    **_SPREAD,
     "6 in [0.2, 0.8]": Variant(spread(6), group="noise"),
     "3, each with noise and its opposite": Variant(
         (*_THREE, *(replace(point, sign=-1) for point in _THREE)), group="noise"
     ),
     "3, each with two noises": Variant((*_THREE, *spread(3, first=3)), group="noise"),
-}
-_SPREAD = {
-    f"{n} x 2 halves{said}": Variant(spread(n), Halves(2, how), "halves")
-    for n in (10, 20)
-    for said, how in (("", "random"), (", orthogonal", "orthogonal"))
 }
 _FEW = {f"{n} in [0.2, 0.8]": Variant(spread(n)) for n in (5, 4, 3, 2)}
 _MEAN = ("mean for the empty text", "mean for the empty text, 6 timesteps")
