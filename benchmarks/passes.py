@@ -8,7 +8,7 @@ without edges ("5 in [0.2, 0.8]") by mIoU at its best threshold. Scenes have the
 classes, or absent ones beside them, to 8 and to 16 names; there, the mIoU is over the classes that
 are in the scene.
 
---toy is a run of seconds on one core. OUT/NAME.json is written anew every forty scenes.
+--toy is a run of a minute on one core. OUT/NAME.json is written anew every forty scenes.
 """
 
 from __future__ import annotations
