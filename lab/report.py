@@ -197,9 +197,15 @@ def read_audit(folder: Path) -> dict[str, Any]:
 
 
 def read_speed(folder: Path) -> dict[str, Any]:
-    """What benchmarks/speed.py says of each architecture; ``row`` is SD1.5's, by name."""
+    """What benchmarks/speed.py says of each architecture, ``row`` being SD1.5's, by name, and
+    benchmarks/passes.py of each model."""
     records = {path.stem: _json(path) for path in sorted(folder.glob("*.json"))}
-    return {"records": records, "row": {row["name"]: row for row in records["sd15"]["rows"]}}
+    asked = {name: folder / "passes" / f"{name}.json" for name in LAB_MODELS}
+    return {
+        "records": records,
+        "row": {row["name"]: row for row in records["sd15"]["rows"]},
+        "passes": {name: _json(path) for name, path in asked.items() if path.is_file()},
+    }
 
 
 TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {

@@ -112,7 +112,7 @@ def text_errors(
     owners = torch.tensor([image for image, of_image in enumerate(own) for _ in of_image])
     rows = [text for of_image in own for text in of_image]
     noised = NoisedTimesteps.concatenate(timesteps)
-    passes = Passes(latents, _encoded(backbone, rows), owners, noised)
+    passes = Passes(latents, encoded_texts(backbone, rows), owners, noised)
     empty = torch.tensor([text == EMPTY for text in rows]) if by_position else None
     known = None if missed is None else torch.cat(list(missed))
     losses, maps, rest = _errors(backbone, passes, batch_size, progress, empty, known)
@@ -123,7 +123,7 @@ def text_errors(
     return [TextErrors(*of_image) for of_image in zip(*columns, strict=True)]
 
 
-def _encoded(backbone: Backbone, texts: Sequence[str]) -> TextCondition:
+def encoded_texts(backbone: Backbone, texts: Sequence[str]) -> TextCondition:
     """The texts' embeddings [P], each encoded once; the empty one is what guidance leads from."""
     alike = type(backbone).unconditional is Backbone.unconditional
     distinct = [text for text in dict.fromkeys(texts) if alike or text != EMPTY]
