@@ -58,6 +58,21 @@ NOUNS = (
     "spoon", "table", "lamp", "phone", "window", "wall", "road", "river", "house", "tower",
     "flag", "fence", "grass", "rock", "sand", "shoe", "shirt", "glove", "coat", "bag",
     "ball", "kite", "wheel", "plane", "bear", "lion", "zebra", "fish", "frog", "snake",
+    "chimney", "ladder", "basket", "bucket", "broom", "brush", "candle", "mirror", "pillow",
+    "carpet", "curtain", "drawer", "shelf", "stool", "sofa", "desk", "stove", "oven", "fridge",
+    "sink", "faucet", "towel", "soap", "comb", "razor", "scissors", "needle", "thread", "button",
+    "zipper", "belt", "scarf", "sock", "boot", "jacket", "skirt", "dress", "crown", "ring",
+    "necklace", "watch", "camera", "radio", "speaker", "laptop", "keyboard", "mouse", "printer",
+    "pencil", "paper", "letter", "stamp", "map", "globe", "telescope", "hammer", "saw", "drill",
+    "nail", "screw", "wrench", "rope", "chain", "anchor", "sail", "canoe", "raft", "tent",
+    "backpack", "lantern", "campfire", "axe", "shovel", "rake", "hose", "fountain", "statue",
+    "temple", "castle", "barn", "windmill", "lighthouse", "tunnel", "tractor", "bicycle", "scooter",
+    "tram", "rocket", "balloon", "drum", "guitar", "violin", "piano", "trumpet", "flute", "harp",
+    "goat", "pig", "duck", "goose", "swan", "owl", "eagle", "parrot", "penguin", "turtle", "lizard",
+    "spider", "bee", "butterfly", "ant", "snail", "crab", "shark", "whale", "dolphin", "seal",
+    "otter", "beaver", "rabbit", "deer", "moose", "wolf", "fox", "tiger", "leopard", "elephant",
+    "giraffe", "camel", "monkey", "cactus", "flower", "mushroom", "pumpkin", "carrot", "onion",
+    "tomato", "potato", "corn", "pepper",
 )
 # fmt: on
 """Plain nouns; like CLIP's own tokenizer, ours reads each as one token."""
