@@ -42,8 +42,9 @@ from transformers import (
 
 from lab.vocabulary import build_tokenizer
 from pixalign.backbones import Backbone, load_backbone, wrap
-from pixalign.backbones.load import hide_loading_bars, resolve_device, resolve_dtype
+from pixalign.backbones.load import INT8, hide_loading_bars, resolve_device, resolve_dtype
 from pixalign.backbones.locations import EMBEDDED, model_settings
+from pixalign.backbones.weights import keep_as_int8
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import sample_scenes
@@ -123,6 +124,8 @@ def build(arch: str, device: str = "cpu", dtype: str = "auto") -> Model:
         if isinstance(part, nn.Module):
             nn.Module.to(part.eval(), place, torch.float32 if name == "vae" else number)
     pipe.set_progress_bar_config(disable=True)
+    if dtype == INT8:
+        keep_as_int8(pipe)
     return Model(backbone, smooth_latents(backbone), names_of(arch))
 
 

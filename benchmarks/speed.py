@@ -42,7 +42,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import pixalign as pa
 from pixalign import AlignConfig, Alignment, EncodedImage
 from pixalign.alignment.plan import plan_prompts, plan_timesteps
-from pixalign.backbones.load import lay_out
+from pixalign.backbones.load import DTYPES, lay_out
 from pixalign.core.batching import BatchSize
 
 MANY_CLASSES = 6  # --many: images have 1 to so many classes
@@ -400,12 +400,13 @@ class Bench:
     def record(self) -> dict[str, Any]:
         """With what the rows were made."""
         cuda = self.device.type == "cuda"
+        said = self.model.backbone.record()
         return {
             "device": torch.cuda.get_device_name(self.device) if cuda else platform.machine(),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "diffusers": diffusers.__version__,
-            "dtype": str(self.model.backbone.dtype).removeprefix("torch."),
+            **{name: said[name] for name in ("dtype", "weights_dtype") if name in said},
             "classes": len(self.names),
             "latents": list(self.model.latents.shape),
             "parameters": self.model.parameters(),
@@ -587,9 +588,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arch", choices=ARCHITECTURES, required=True)
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--device", default="auto", help="cuda, cpu or auto")
-    parser.add_argument(
-        "--dtype", default="auto", choices=("auto", "float16", "bfloat16", "float32")
-    )
+    parser.add_argument("--dtype", default="auto", choices=DTYPES)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--compile", nargs="?", const="inductor", metavar="BACKEND", help="add the row compiled"

@@ -197,9 +197,29 @@ def read_audit(folder: Path) -> dict[str, Any]:
 
 
 def read_speed(folder: Path) -> dict[str, Any]:
-    """What benchmarks/speed.py says of each architecture; ``row`` is SD1.5's, by name."""
-    records = {path.stem: _json(path) for path in sorted(folder.glob("*.json"))}
-    return {"records": records, "row": {row["name"]: row for row in records["sd15"]["rows"]}}
+    """What benchmarks/speed.py says of each architecture; ``row`` is SD1.5's, by name.
+
+    "numbers" is what benchmarks/number_types.py says, by model or architecture, and "agreeing", by
+    type, the share of pairs of classes in order on the model where it is least. "memory" are
+    records of speed.py that were made for their peaks.
+    """
+    records, numbers, memory = (
+        {path.stem: _json(path) for path in sorted(place.glob("*.json"))}
+        for place in (folder, folder / "numbers", folder / "memory")
+    )
+    agreeing: dict[str, float] = {}
+    for record in numbers.values():
+        for kind, row in record["rows"].items():
+            if "order" in row:
+                share = row["order"]["all"]["value"]
+                agreeing[kind] = min(share, agreeing.get(kind, share))
+    return {
+        "records": records,
+        "row": {row["name"]: row for row in records["sd15"]["rows"]},
+        "numbers": numbers,
+        "agreeing": agreeing,
+        "memory": memory,
+    }
 
 
 TASKS: dict[str, Callable[[Path], dict[str, Any]]] = {
