@@ -42,8 +42,9 @@ from transformers import (
 
 from lab.vocabulary import build_tokenizer
 from pixalign.backbones import Backbone, load_backbone, wrap
-from pixalign.backbones.load import hide_loading_bars, resolve_device, resolve_dtype
+from pixalign.backbones.load import INT8, hide_loading_bars, resolve_device, resolve_dtype
 from pixalign.backbones.locations import EMBEDDED, model_settings
+from pixalign.backbones.weights import keep_as_int8
 from pixalign.scenes.atlas import class_names
 from pixalign.scenes.render import render
 from pixalign.scenes.sample import sample_scenes
@@ -58,6 +59,21 @@ NOUNS = (
     "spoon", "table", "lamp", "phone", "window", "wall", "road", "river", "house", "tower",
     "flag", "fence", "grass", "rock", "sand", "shoe", "shirt", "glove", "coat", "bag",
     "ball", "kite", "wheel", "plane", "bear", "lion", "zebra", "fish", "frog", "snake",
+    "chimney", "ladder", "basket", "bucket", "broom", "brush", "candle", "mirror", "pillow",
+    "carpet", "curtain", "drawer", "shelf", "stool", "sofa", "desk", "stove", "oven", "fridge",
+    "sink", "faucet", "towel", "soap", "comb", "razor", "scissors", "needle", "thread", "button",
+    "zipper", "belt", "scarf", "sock", "boot", "jacket", "skirt", "dress", "crown", "ring",
+    "necklace", "watch", "camera", "radio", "speaker", "laptop", "keyboard", "mouse", "printer",
+    "pencil", "paper", "letter", "stamp", "map", "globe", "telescope", "hammer", "saw", "drill",
+    "nail", "screw", "wrench", "rope", "chain", "anchor", "sail", "canoe", "raft", "tent",
+    "backpack", "lantern", "campfire", "axe", "shovel", "rake", "hose", "fountain", "statue",
+    "temple", "castle", "barn", "windmill", "lighthouse", "tunnel", "tractor", "bicycle", "scooter",
+    "tram", "rocket", "balloon", "drum", "guitar", "violin", "piano", "trumpet", "flute", "harp",
+    "goat", "pig", "duck", "goose", "swan", "owl", "eagle", "parrot", "penguin", "turtle", "lizard",
+    "spider", "bee", "butterfly", "ant", "snail", "crab", "shark", "whale", "dolphin", "seal",
+    "otter", "beaver", "rabbit", "deer", "moose", "wolf", "fox", "tiger", "leopard", "elephant",
+    "giraffe", "camel", "monkey", "cactus", "flower", "mushroom", "pumpkin", "carrot", "onion",
+    "tomato", "potato", "corn", "pepper",
 )
 # fmt: on
 """Plain nouns; like CLIP's own tokenizer, ours reads each as one token."""
@@ -108,6 +124,8 @@ def build(arch: str, device: str = "cpu", dtype: str = "auto") -> Model:
         if isinstance(part, nn.Module):
             nn.Module.to(part.eval(), place, torch.float32 if name == "vae" else number)
     pipe.set_progress_bar_config(disable=True)
+    if dtype == INT8:
+        keep_as_int8(pipe)
     return Model(backbone, smooth_latents(backbone), names_of(arch))
 
 

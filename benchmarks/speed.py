@@ -4,10 +4,10 @@ python benchmarks/speed.py --arch sd15 --classes 10 --device cuda --compile --ou
 
 Measures side by side in one run, with the same latents, from latents to heatmaps: "sequential" (the
 released computation, `sequential.py`), "elbo" (pixalign, at the released timesteps), "dense" (its
-default) and "fast" (`AlignConfig.fast()`); with --compile each of them compiled too, with --memory
-low "elbo" in small batches. Seconds are medians of repeats after a first call, which a row says
-apart, on a device that has finished. With --again a second process compiles anew, from the first
-one's files.
+default) and "fast" (`AlignConfig.fast()`); with --compile each of them compiled too. --memory low
+and --batches add rows of "dense", or of the last of --kinds without it. With --offload the pipeline
+waits in main memory. Seconds are medians of repeats after a first call, which a row says apart, on
+a device that has finished. With --again a second process compiles anew, from the first one's files.
 
 The floor is the arithmetic of the network's passes alone, at the rate of a large matrix product of
 the same number type; ``floor_share`` is the share of that rate that a row reaches. A row that fails
@@ -42,7 +42,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import pixalign as pa
 from pixalign import AlignConfig, Alignment, EncodedImage
 from pixalign.alignment.plan import plan_prompts, plan_timesteps
-from pixalign.backbones.load import lay_out
+from pixalign.backbones.load import DTYPES, lay_out
 from pixalign.core.batching import BatchSize
 
 MANY_CLASSES = 6  # --many: images have 1 to so many classes
@@ -235,6 +235,20 @@ class Bench:
         self.reference: Outcome | None = None
         self._sequential_seconds: float | None = None
 
+    def offload(self, how: str) -> None:
+        """Keep the pipeline in main memory: whole parts of it, or a "group" of layers, are sent to
+        the device when they compute.
+        """
+        pipe = self.model.pipe.to("cpu")
+        _free(self.device)
+        if how == "model":
+            pipe.enable_model_cpu_offload(device=self.device)
+        else:
+            stream = {"use_stream": True} if self.device.type == "cuda" else {}
+            pipe.enable_group_offload(
+                self.device, torch.device("cpu"), "block_level", num_blocks_per_group=1, **stream
+            )
+
     def loaded(self, **options: Any) -> pa.Model:
         """The model as `pa.load` gives it, with its own settings."""
         model = pa.load(self.model.pipe, **options)
@@ -314,13 +328,15 @@ class Bench:
         kinds = ("collect", "elbo")
         return {k: min(loaded.batch_size.of(self.model.latents, k), passes[k]) for k in kinds}
 
-    def sweep(self, counts: Sequence[int], models: dict[str, pa.Model]) -> list[dict[str, Any]]:
+    def sweep(
+        self, counts: Sequence[int], kind: str, models: dict[str, pa.Model]
+    ) -> list[dict[str, Any]]:
         """Seconds and passes for several numbers of classes."""
         rows = []
         for count in counts:
             row: dict[str, Any] = {"classes": count}
             for name, loaded in models.items():
-                work = (loaded, self.model.latents, self.model.names[:count], CONFIGS["dense"])
+                work = (loaded, self.model.latents, self.model.names[:count], CONFIGS[kind])
                 passes = passes_of(align_once(*work))
                 _free(self.device)
                 seconds = _median(
@@ -384,12 +400,13 @@ class Bench:
     def record(self) -> dict[str, Any]:
         """With what the rows were made."""
         cuda = self.device.type == "cuda"
+        said = self.model.backbone.record()
         return {
             "device": torch.cuda.get_device_name(self.device) if cuda else platform.machine(),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "diffusers": diffusers.__version__,
-            "dtype": str(self.model.backbone.dtype).removeprefix("torch."),
+            **{name: said[name] for name in ("dtype", "weights_dtype") if name in said},
             "classes": len(self.names),
             "latents": list(self.model.latents.shape),
             "parameters": self.model.parameters(),
@@ -460,12 +477,22 @@ def measure(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) ->
     if not args.no_sequential:
         rows["sequential"] = lambda: bench.sequential(args.seconds_limit)
     for how, loaded in models.items():
-        for kind in CONFIGS:
+        for kind in args.kinds:
             rows[kind + how] = lambda kind=kind, how=how, loaded=loaded: bench.ours(
                 kind, kind + how, loaded
             )
+    # What depends on the number of classes or of passes at once is measured by one kind of row.
+    chosen = "dense" if "dense" in args.kinds else args.kinds[-1]
+    special = {f"{chosen}, batches of {size}": {"batch_size": size} for size in args.batches}
     if args.memory == "low":
-        rows["dense, low"] = lambda: bench.ours("dense", "dense, low", bench.loaded(memory="low"))
+        special[f"{chosen}, low"] = {"memory": "low"}
+    for name, options in special.items():
+        rows[name] = lambda name=name, options=options: bench.ours(
+            chosen, name, bench.loaded(**options)
+        )
+    if args.offload:
+        bench.offload(args.offload)
+        record |= {"offload": args.offload, "resident_gib": bench.record()["resident_gib"]}
     record["rows"] = []
     for name, work in rows.items():
         record["rows"].append(_attempt(name, work))
@@ -474,11 +501,11 @@ def measure(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) ->
         record["again"] = _attempt("again", lambda: again(args))
         keep(record)
     failed = {row["name"] for row in record["rows"] if "error" in row}
-    working = {
-        "dense" + how: loaded for how, loaded in models.items() if "dense" + how not in failed
-    }
+    working = {chosen + how: loaded for how, loaded in models.items() if chosen + how not in failed}
     if args.sweep:
-        record["sweep"] = _attempt("sweep", lambda: bench.sweep(args.sweep, working))
+        low = {f"{chosen}, low": bench.loaded(memory="low")} if args.memory == "low" else {}
+        swept = working | low
+        record["sweep"] = _attempt("sweep", lambda: bench.sweep(args.sweep, chosen, swept))
     if args.many:
         record["many"] = {
             name: _attempt("many", lambda loaded=loaded: bench.many(args.many, loaded))
@@ -506,7 +533,7 @@ def table(record: dict[str, Any]) -> str:
         f"products at {record['matrix_flops_per_second'] / 1e12:.4g} TFLOP/s, "
         f"median of {record['repeats']}",
         "",
-        f"{'row':<17}{'total s':>9}{'elbo':>9}{'collect':>9}{'heatmaps':>9}{'GiB':>7}{'passes':>8}"
+        f"{'row':<20}{'total s':>9}{'elbo':>9}{'collect':>9}{'heatmaps':>9}{'GiB':>7}{'passes':>8}"
         f"{'batch':>7}{'floor s':>9}{'share':>7}{'faster':>8}{'losses':>9}{'heat':>9}{'same S':>9}"
         f"{'first s':>9}",
         *(_line(row) for row in record["rows"]),
@@ -514,9 +541,9 @@ def table(record: dict[str, Any]) -> str:
     if any(row.get("extrapolated") for row in record["rows"]):
         lines += ["* extrapolated from a part of its passes"]
     if isinstance(record.get("sweep"), list):
-        lines += ["", "classes  row         passes   total s  ms a pass      GiB"]
+        lines += ["", "classes  row                   passes   total s  ms a pass      GiB"]
         lines += [
-            f"{row['classes']:>7}  {name:<10}{part['forwards']['total']:>8}"
+            f"{row['classes']:>7}  {name:<20}{part['forwards']['total']:>8}"
             f"{part['seconds']['total']:>10.3f}{1e3 * part['seconds_per_forward']:>11.3f}"
             f"{_number(part['peak_gib'], '.2f'):>9}"
             for row in record["sweep"]
@@ -538,10 +565,10 @@ def table(record: dict[str, Any]) -> str:
 
 def _line(row: dict[str, Any]) -> str:
     if "error" in row:
-        return f"{row['name']:<17}{row['error']}"
+        return f"{row['name']:<20}{row['error']}"
     seconds, apart = row["seconds"], row["difference"] or {}
     return (
-        f"{row['name'] + '*' * row['extrapolated']:<17}"
+        f"{row['name'] + '*' * row['extrapolated']:<20}"
         + "".join(f"{seconds[part]:>9.3f}" for part in ("total", "elbo", "collect", "heatmaps"))
         + f"{_number(row['peak_gib'], '.2f'):>7}{row['forwards']['total']:>8}"
         + f"{row['batch_size']['elbo']:>7}{row['floor_seconds']:>9.3f}{row['floor_share']:>7.1%}"
@@ -561,14 +588,21 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arch", choices=ARCHITECTURES, required=True)
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--device", default="auto", help="cuda, cpu or auto")
-    parser.add_argument(
-        "--dtype", default="auto", choices=("auto", "float16", "bfloat16", "float32")
-    )
+    parser.add_argument("--dtype", default="auto", choices=DTYPES)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--compile", nargs="?", const="inductor", metavar="BACKEND", help="add the row compiled"
     )
     parser.add_argument("--memory", choices=("normal", "low"), default="normal")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=CONFIGS, default=list(CONFIGS), help="pixalign's rows"
+    )
+    parser.add_argument(
+        "--batches", nargs="*", type=int, default=[], help="add a row for each size of a batch"
+    )
+    parser.add_argument(
+        "--offload", choices=("model", "group"), help="keep the pipeline in main memory"
+    )
     parser.add_argument("--sweep", default="", help="numbers of classes: 1,5,10,20,50")
     parser.add_argument("--many", type=int, default=0, help="images of 1 to 6 classes, together")
     parser.add_argument(
@@ -587,8 +621,11 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     most = len(names_of(args.arch))
     if not all(1 <= count <= most for count in (args.classes, *args.sweep)):
         parser.error(f"--classes and --sweep are from 1 to {most}")
-    if args.repeats < 1 or args.many < 0 or (args.seconds_limit or 1) <= 0:
-        parser.error("--repeats, --many and --seconds-limit are positive")
+    least = min([args.repeats, *args.batches])
+    if least < 1 or args.many < 0 or (args.seconds_limit or 1) <= 0:
+        parser.error("--repeats, --batches, --many and --seconds-limit are positive")
+    if args.offload and not args.no_sequential:
+        parser.error("--offload needs --no-sequential: that row reads a model that stays in place")
     return args
 
 

@@ -197,14 +197,29 @@ def read_audit(folder: Path) -> dict[str, Any]:
 
 
 def read_speed(folder: Path) -> dict[str, Any]:
-    """What benchmarks/speed.py says of each architecture, ``row`` being SD1.5's, by name, and
-    benchmarks/passes.py of each model."""
-    records = {path.stem: _json(path) for path in sorted(folder.glob("*.json"))}
-    asked = {name: folder / "passes" / f"{name}.json" for name in LAB_MODELS}
+    """What benchmarks/speed.py says of each architecture; ``row`` is SD1.5's, by name.
+
+    "numbers" is what benchmarks/number_types.py says, by model or architecture, and "agreeing", by
+    type, the share of pairs of classes in order on the model where it is least. "memory" are
+    records of speed.py that were made for their peaks, "passes" those of benchmarks/passes.py.
+    """
+    records, numbers, memory, passes_of = (
+        {path.stem: _json(path) for path in sorted(place.glob("*.json"))}
+        for place in (folder, *(folder / name for name in ("numbers", "memory", "passes")))
+    )
+    agreeing: dict[str, float] = {}
+    for record in numbers.values():
+        for kind, row in record["rows"].items():
+            if "order" in row:
+                share = row["order"]["all"]["value"]
+                agreeing[kind] = min(share, agreeing.get(kind, share))
     return {
         "records": records,
         "row": {row["name"]: row for row in records["sd15"]["rows"]},
-        "passes": {name: _json(path) for name, path in asked.items() if path.is_file()},
+        "numbers": numbers,
+        "agreeing": agreeing,
+        "memory": memory,
+        "passes": {name: passes_of[name] for name in LAB_MODELS if name in passes_of},
     }
 
 

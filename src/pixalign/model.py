@@ -54,6 +54,7 @@ def load(
 
     ``diffusers_options`` (``revision``, ``variant``, ``torch_dtype`` ...) are passed to diffusers;
     a single file (.safetensors) may need ``config``, a folder or hub id that describes it.
+    ``dtype="int8"`` keeps the weights in a byte each, and computes in the type of "auto".
     ``memory="low"`` uses smaller batches. ``compile=True`` compiles the network's passes. It is
     worth it for many images, because each new shape of latents takes a minute the first time.
     """

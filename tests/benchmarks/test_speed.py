@@ -198,7 +198,15 @@ def test_a_failing_row_is_said_and_the_others_run(small, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--classes", "0"], ["--classes", "61"], ["--sweep", "1,x"], ["--repeats", "0"]]
+    "arguments",
+    [
+        ["--classes", "0"],
+        ["--classes", "201"],
+        ["--sweep", "1,x"],
+        ["--repeats", "0"],
+        ["--batches", "0"],
+        ["--offload", "model"],
+    ],
 )
 def test_bad_arguments_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as end:
@@ -219,7 +227,33 @@ def test_networks_have_the_published_sizes(arch, millions):
 
 def test_names_are_distinct_and_single_tokens():
     tokenizer = architectures.build_tokenizer(("a", "photo", "of", *architectures.NOUNS), 77)
-    assert len(set(architectures.NOUNS)) == len(architectures.NOUNS) == 60
+    assert len(set(architectures.NOUNS)) == len(architectures.NOUNS) == 200
     for noun in architectures.NOUNS:
         assert len(tokenizer(noun, add_special_tokens=False)["input_ids"]) == 1
     assert set(tiny.WORDS) & set(architectures.NOUNS[:6]) == set(architectures.NOUNS[:6])
+
+
+def test_what_memory_depends_on():
+    """Batches of several sizes, small ones, and very many classes on one picture."""
+    record, status = asked(
+        "--arch", "tiny", "--classes", "2", "--no-sequential", "--kinds", "fast",
+        "--batches", "3", "--memory", "low", "--sweep", "2,25",
+    )  # fmt: skip
+    assert status == 0
+    rows = {row["name"]: row for row in record["rows"]}
+    assert list(rows) == ["fast", "fast, batches of 3", "fast, low"]
+    assert [row["batch_size"]["elbo"] for row in rows.values()] == [15, 3, 15]
+    assert [(row["classes"], list(row)[1:]) for row in record["sweep"]] == [
+        (count, ["fast", "fast, low"]) for count in (2, 25)
+    ]
+    assert record["sweep"][1]["fast"]["forwards"]["elbo"] == 26 * pa.AlignConfig.fast().elbo_steps
+
+
+@pytest.mark.parametrize("how", ["model", "group"])
+def test_offloaded_rows(how):
+    record, status = asked(
+        "--arch", "tiny", "--classes", "2", "--no-sequential", "--kinds", "fast", "--offload", how
+    )
+    assert status == 0
+    assert record["offload"] == how
+    assert record["rows"][0]["forwards"]["total"] > 0

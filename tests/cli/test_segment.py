@@ -217,7 +217,7 @@ def damaged(picture):
         ({"more": ("--out", "o" * 300)}, "File name too long"),
         ({"more": ("--threshold", "7")}, "threshold is 7.0; allowed: 0 to 1"),
         ({"more": ("--device", "tpu")}, "device is 'tpu'; allowed"),
-        ({"more": ("--dtype", "int8")}, "'int8' is not one of 'auto', 'float32', 'float16'"),
+        ({"more": ("--dtype", "int4")}, "'int4' is not one of 'auto', 'float32', 'float16'"),
         ({"more": ("--batch-size", "lots")}, "batch_size is 'lots'; allowed"),
         ({"more": ("--memory", "tiny")}, "'tiny' is not one of 'normal', 'low'"),
         (

@@ -15,6 +15,7 @@ from pixalign.attention import Site
 from pixalign.attention.compiled import CompiledNetwork
 from pixalign.backbones.distilled import signs_of_distillation
 from pixalign.backbones.latents import LatentCodec
+from pixalign.backbones.weights import kept_as_int8
 from pixalign.core.checks import brief, check_finite
 from pixalign.core.values import NetworkCall, Size, TextCondition, TokenSpans
 from pixalign.diffusion.objectives import OBJECTIVES
@@ -122,11 +123,13 @@ class Backbone(LatentCodec, ABC):
 
     def record(self) -> dict[str, str]:
         """What results say of the model."""
+        kept = {"weights_dtype": "int8"} if kept_as_int8(self.denoiser) else {}
         return {
             "family": self.family,
             "objective": self.objective,
             "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
+            **kept,
         }
 
     @property

@@ -33,6 +33,7 @@ from pixalign.backbones.sd import StableDiffusion
 from pixalign.backbones.sd3 import StableDiffusion3
 from pixalign.backbones.sdxl import StableDiffusionXL
 from pixalign.backbones.wan import Wan
+from pixalign.backbones.weights import keep_as_int8
 from pixalign.backbones.z_image import ZImage
 from pixalign.core.batching import out_of_memory
 from pixalign.core.checks import check_choice
@@ -51,7 +52,8 @@ _HUB_OPTIONS = (
 _UNREAD = ("safety_checker", "feature_extractor", "image_encoder")
 SINGLE_FILE = ".safetensors"
 DEVICES = ("auto", "cpu", "cuda", "mps")
-DTYPES = ("auto", "float32", "float16", "bfloat16")
+INT8 = "int8"  # of weights; they are computed with in the type of "auto"
+DTYPES = ("auto", "float32", "float16", "bfloat16", INT8)
 
 
 def wrap(pipe: Any) -> Backbone:
@@ -87,6 +89,8 @@ def load_backbone(
         raise ValueError(f"dtype is {dtype!r} and torch_dtype {older!r}; allowed: one of them")
     dtype = str(older or dtype).removeprefix("torch.")
     check_choice("dtype", dtype, DTYPES)
+    if dtype == INT8 and options.get("quantization_config") is not None:
+        raise ValueError("dtype is 'int8' and a quantization_config is given; allowed: one of them")
     single = Path(os.fspath(model)).suffix == SINGLE_FILE
     described = _single_file_config(Path(model), options) if single else model
     index = _model_index(described, options)
@@ -111,6 +115,8 @@ def load_backbone(
             raise
         raise OSError(f"cannot load {os.fspath(model)!r}: {_first_line(error)}") from error
     pipe.set_progress_bar_config(disable=True)
+    if dtype == INT8:  # before a LoRA's own layers stand beside the model's
+        keep_as_int8(pipe)
     if adapter is not None:
         _add_lora(pipe, adapter)
     backbone = family(pipe.to(place), os.fspath(model))
@@ -185,9 +191,11 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device, family: type[Backbone]) -> torch.dtype:
-    """The number type of that name; "auto" is float32 on a CPU, else the family's half type."""
+    """The number type that a network computes in; "auto" is float32 on a CPU, else the family's
+    half type, and with weights of int8 it is that too.
+    """
     usual = torch.float32 if device.type == "cpu" else family.half_dtype
-    return usual if dtype == "auto" else getattr(torch, dtype)
+    return usual if dtype in ("auto", INT8) else getattr(torch, dtype)
 
 
 def family_of_folder(folder: Path) -> str | None:

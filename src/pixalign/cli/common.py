@@ -63,7 +63,7 @@ def _passes(text: str) -> int | str:
 _MODEL = "Hub id, diffusers folder, .safetensors file or lab:NAME; see `pixalign models`."
 Model = Annotated[str | None, option(_MODEL, show_default="the embedded model")]
 Device = Annotated[str, option("auto, cpu, cuda (or cuda:1) or mps.")]
-Dtype = Annotated[str, option("Number type of the weights.", **one_of(DTYPES))]
+Dtype = Annotated[str, option("Number type of the weights; int8 saves memory.", **one_of(DTYPES))]
 BatchSize = Annotated[
     Any, option("Passes at once: auto or a number.", parser=_passes, metavar="<auto|int>")
 ]
