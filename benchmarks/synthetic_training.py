@@ -137,6 +137,12 @@ def scene_pairs(split: str, first: int, count: int) -> dict[str, Any]:
     return {"images": painted.pictures(), "scenes, true": table[painted.masks.numpy()]}
 
 
+@cache
+def tested_scenes(count: int) -> dict[str, Any]:
+    """Test scenes, rendered once a process."""
+    return scene_pairs("test", 0, count)
+
+
 def annotated_scenes(model: str, device: str, first: int, count: int) -> dict[str, Any]:
     """Training scenes with their true masks and with those of "dense"."""
     pairs = scene_pairs("train", first, count)
@@ -200,24 +206,22 @@ def train_and_test(
     torch.manual_seed(seed)
     where = resolve_device(device)
     network = Segmenter().to(where)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
+    optimiser = torch.optim.AdamW(network.parameters(), 2e-3, weight_decay=1e-2, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps)
     pictures, labels = _on(images, side, where), _labels(masks, side).to(where)
     generator = torch.Generator().manual_seed(seed)
+    loss_of = gradients_of(network, side, where)
     for _ in range(steps):
         rows = torch.randint(len(pictures), (BATCH,), generator=generator).to(where)
         flips = (torch.rand(BATCH, generator=generator) < 0.5).to(where)
         shades = 1 + 0.2 * torch.randn(BATCH, 3, 1, 1, generator=generator).to(where)
         x, y = pictures[rows] * shades, labels[rows]
         x = torch.where(flips[:, None, None, None], x.flip(3), x)
-        y = torch.where(flips[:, None, None], y.flip(2), y)
-        losses = functional.cross_entropy(network(x), y, ignore_index=IGNORE, reduction="sum")
-        optimiser.zero_grad()
-        (losses / (y != IGNORE).sum().clamp_min(1)).backward()
+        loss_of(x, torch.where(flips[:, None, None], y.flip(2), y))
         optimiser.step()
         schedule.step()
     network.eval()
-    scenes, counts = scene_pairs("test", 0, test), []
+    scenes, counts = tested_scenes(test), []
     with torch.no_grad():
         for first in range(0, test, 64):
             said = network(_on(scenes["images"][first : first + 64], side, where)).argmax(1)
@@ -227,6 +231,43 @@ def train_and_test(
             sums = [part.sum((2, 3)) for part in (claims & truths, claims, truths)]
             counts.append(torch.stack(sums, -1).cpu().numpy())
     return np.concatenate(counts)
+
+
+def gradients_of(
+    network: nn.Module, side: int, device: torch.device
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """What puts the gradients of a batch's mean loss into the network; on a GPU one launch."""
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        network.zero_grad(set_to_none=False)
+        losses = functional.cross_entropy(network(x), y, ignore_index=IGNORE, reduction="sum")
+        loss = losses / (y != IGNORE).sum().clamp_min(1)
+        loss.backward()
+        return loss.detach()
+
+    for weight in network.parameters():
+        weight.grad = torch.zeros_like(weight)
+    if device.type != "cuda":
+        return loss_of
+    x = torch.zeros(BATCH, 3, side, side, device=device)
+    y = torch.zeros(BATCH, side, side, dtype=torch.long, device=device)
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            loss_of(x, y)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = loss_of(x, y)
+
+    def replayed(images: Tensor, labels: Tensor) -> Tensor:
+        x.copy_(images)
+        y.copy_(labels)
+        graph.replay()
+        return loss
+
+    return replayed
 
 
 def _on(images: np.ndarray, side: int, device: torch.device) -> Tensor:

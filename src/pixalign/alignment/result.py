@@ -268,9 +268,9 @@ def conclude(
     """
     phrases, config = task.plan.phrases, task.config
     scores = task.scores or Scores.neutral(len(phrases))
-    heatmaps = torch.zeros(len(phrases), *task.size)
-    ratio = torch.full((len(phrases), *task.latent), -torch.inf)
     everything = made is not None and len(made[0].plan.phrases) == len(phrases)
+    heatmaps = torch.zeros(() if everything else (len(phrases), *task.size))
+    ratio = torch.full((len(phrases), *task.latent), -torch.inf)
     evidence = (made[0] if made is not None and everything else task).clear_evidence
     verdicts: list[Any] = [None] * len(phrases) * (evidence is not None)
     if evidence is not None and not everything:
@@ -284,7 +284,11 @@ def conclude(
         kept = [phrases.index(phrase) for phrase in shown.plan.phrases]
         own, clear = shown.evidence, shown.clear_evidence
         about = (output.cells, task.encoded.image, own, config)
-        heatmaps[kept] = finish(output.heatmaps, *about).cpu()
+        finished = finish(output.heatmaps, *about).cpu()
+        if everything:
+            heatmaps = finished
+        else:
+            heatmaps[kept] = finished
         if own is not None and clear is not None:
             ratio[kept] = log_ratio(own, config)
             judged = trust(shown.plan.phrases, clear, output.cross.cpu(), config)

@@ -73,6 +73,11 @@ class AlignmentTask:
         known = self.errors.texts if self.errors else ()
         return tuple(text for text in dict.fromkeys(asked) if text not in known)
 
+    @property
+    def read(self) -> tuple[str, ...]:
+        """All that the text encoders read for it, as far as it is known."""
+        return *self.lacking, *(prompt.text for prompt in self.prompts)
+
     @cached_property
     def evidence(self) -> Evidence | None:
         """What the passes say of the classes at every position, where they were asked."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -15,19 +15,18 @@ from pixalign.attention import Site
 from pixalign.attention.compiled import CompiledNetwork
 from pixalign.backbones.distilled import signs_of_distillation
 from pixalign.backbones.latents import LatentCodec
+from pixalign.backbones.texts import TextReader
 from pixalign.backbones.weights import kept_as_int8
-from pixalign.core.checks import brief, check_finite
-from pixalign.core.values import NetworkCall, Size, TextCondition, TokenSpans
+from pixalign.core.checks import check_finite
+from pixalign.core.values import NetworkCall, Size, TextCondition
 from pixalign.diffusion.objectives import OBJECTIVES
 from pixalign.diffusion.schedule import SamplingPath, Schedule, Steps
-from pixalign.text.prompts import Prompt, Span, check_prompt
 from pixalign.text.streams import TextStream
 
-_TEXT_BATCH = 32  # prompts that go through the text encoders together
 _NATIVE = 1024  # pixels of a side, of models that do not say so
 
 
-class Backbone(LatentCodec, ABC):
+class Backbone(LatentCodec, TextReader, ABC):
     """A frozen text-to-image pipeline, seen as one function: how well does this text explain it?
 
     The pipeline is only read: nothing in it is moved, cast or replaced.
@@ -45,11 +44,11 @@ class Backbone(LatentCodec, ABC):
 
     def __init__(self, pipe: Any, name: str = "") -> None:
         """``name`` is what the pipeline was loaded by."""
-        super().__init__(pipe)
+        LatentCodec.__init__(self, pipe)
+        TextReader.__init__(self)
         self.name = name
         self._placed: Any = None  # `_whereabouts`, and of which state
         self.lock = threading.RLock()  # held while something is asked of the pipeline
-        self.streams: tuple[TextStream, ...] = self._streams()
         self.sites: tuple[Site, ...] = self._sites()
         self.compiled_code: CompiledNetwork | None = None
 
@@ -74,13 +73,7 @@ class Backbone(LatentCodec, ABC):
         """The noise schedule the network was trained with."""
 
     @abstractmethod
-    def _streams(self) -> tuple[TextStream, ...]: ...
-
-    @abstractmethod
     def _sites(self) -> tuple[Site, ...]: ...
-
-    @abstractmethod
-    def _encode_text(self, prompts: list[str]) -> TextCondition: ...
 
     @abstractmethod
     def _inputs(self, z: Tensor, time: Tensor, text: TextCondition) -> dict[str, Any]:
@@ -186,28 +179,6 @@ class Backbone(LatentCodec, ABC):
                 "inpainting and editing networks cannot be aligned, use the base model"
             )
 
-    @torch.no_grad()
-    def encode_text(self, prompts: Sequence[str]) -> TextCondition:
-        """Conditional embeddings of the prompts, as the pipeline itself computes them."""
-        starts = range(0, len(prompts), _TEXT_BATCH)
-        parts = [self._encode_text(list(prompts[first : first + _TEXT_BATCH])) for first in starts]
-        dtype = self.dtype
-        return TextCondition.concatenate(parts).map(
-            lambda part: part.to(dtype) if part.is_floating_point() else part
-        )
-
-    def unconditional(self) -> TextCondition:
-        """What guidance leads away from: the empty prompt, as the pipeline itself encodes it."""
-        return self.encode_text([""])
-
-    def blank(self, length: int) -> Tensor:
-        """What the empty prompt has in each of so many text columns: [length, D].
-
-        Where it fills fewer, the others have the mean of those.
-        """
-        embeds = self.encode_text([""]).embeds[0][:length]
-        return torch.cat([embeds, embeds.mean(0, keepdim=True).expand(length - len(embeds), -1)])
-
     @property
     def tells_guidance(self) -> bool:
         """Whether the network is told how strongly to guide, and answers so in one pass."""
@@ -225,60 +196,6 @@ class Backbone(LatentCodec, ABC):
         """float32 [P]: what `told` has put beside prompts; None for other networks."""
         column = text.extra.get("guidance")
         return None if column is None else column[:, 0].float()
-
-    def fits(self, text: str) -> bool:
-        """Whether every text encoder reads the whole text."""
-        return all(len(s.offsets(text)) <= s.limit for s in self.streams if s.loaded)
-
-    def check_prompt(self, prompt: str) -> None:
-        """Refuse a prompt that is empty, or that no text encoder reads to its end."""
-        check_prompt(prompt)
-        read = [(len(s.offsets(prompt)), s.limit) for s in self.streams if s.loaded]
-        if read and all(length > limit for length, limit in read):
-            length, limit = max(read, key=lambda pair: pair[1])
-            raise ValueError(
-                f"prompt {brief(prompt)} has {length} tokens, of which the model reads "
-                f"{limit}; shorten it"
-            )
-
-    def token_spans(self, prompt: Prompt, length: int, kinds: str = "all") -> TokenSpans:
-        """The text columns of each class of a prompt, out of ``length``.
-
-        ``kinds="clip"`` leaves T5's columns out. A class without a column is an error.
-        """
-        streams = [s for s in self.streams if s.loaded and kinds in ("all", s.kind)]
-        columns = self.columns(prompt.text, prompt.spans, length, streams)
-        for spans, own in zip(prompt.spans, columns, strict=True):
-            if not own:
-                words = " / ".join(prompt.text[start:end] for start, end in spans)
-                raise ValueError(
-                    f"no tokens of {words!r} were found in {prompt.text!r}, "
-                    f"of which the model reads {length} tokens"
-                )
-        return TokenSpans(prompt.text, prompt.classes, columns, length)
-
-    def columns(
-        self,
-        text: str,
-        places: Iterable[Sequence[Span]],
-        length: int,
-        streams: Iterable[TextStream] | None = None,
-    ) -> tuple[tuple[int, ...], ...]:
-        """The text columns of each place, some spans of a text; none where it is cut before it.
-
-        Without ``streams``, those of all encoders that are there.
-        """
-        streams = [s for s in self.streams if s.loaded] if streams is None else list(streams)
-        convert = getattr(self.pipe, "maybe_convert_prompt", lambda same, tokenizer: same)
-        if any(convert(text, stream.tokenizer) != text for stream in streams):
-            raise ValueError(
-                f"{text!r} holds a textual inversion of several vectors; the columns of "
-                "its words cannot be told"
-            )
-        return tuple(
-            tuple(sorted(set().union(*(s.columns(text, spans, length) for s in streams))))
-            for spans in places
-        )
 
     def check_encoding(self, prompts: Sequence[str], given: Mapping[str, Any]) -> None:
         """Refuse a pipeline's own encoding, by its arguments, that `columns` does not count in."""

@@ -26,6 +26,7 @@ class StableDiffusion(DiscreteBackbone):
     )
 
     network = "unet"
+    pads_texts = True
     arguments = ("sample", "timestep", "encoder_hidden_states")
     tokenizers: ClassVar[tuple[str, ...]] = ("tokenizer",)
 

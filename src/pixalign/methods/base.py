@@ -301,13 +301,14 @@ class Method(ABC):
         """
         noted = len(self.model.batch_size.notes)
         tasks = [self._timed(task, generator) for task in tasks]
-        tasks = self._measured(tasks)
-        shown = {index: self._without_absent(task) for index, task in enumerate(tasks)}
-        places = [index for index, task in shown.items() if task is not None]
-        kept = [task for task in shown.values() if task is not None]
-        self.progress.expect(self._passes(kept) - self._passes(tasks))
-        there = self._measured(kept)
-        collected = self.collect(there) if there else []
+        with self.backbone.encoded_ahead(text for task in tasks for text in task.read):
+            tasks = self._measured(tasks)
+            shown = {index: self._without_absent(task) for index, task in enumerate(tasks)}
+            places = [index for index, task in shown.items() if task is not None]
+            kept = [task for task in shown.values() if task is not None]
+            self.progress.expect(self._passes(kept) - self._passes(tasks))
+            there = self._measured(kept)
+            collected = self.collect(there) if there else []
         read = dict(zip(places, zip(there, collected, strict=True), strict=True))
         del collected
         for index, task in enumerate(tasks):
