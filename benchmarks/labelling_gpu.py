@@ -1,20 +1,22 @@
 """Labelling on a GPU: pictures a second against `align` in memory, and thousands of scenes.
 
-``python benchmarks/labelling_gpu.py --out label.json`` measures the embedded model and SD1.5's
-architecture with random weights at 2, 5 and 10 classes, each with the share of the time in which
-the network was at work; then it labels as many of the lab's test scenes as the minutes allow and
-scores the exported COCO file. The file is written anew after each result.
+``python benchmarks/labelling_gpu.py --out label.json --workers 2,4 --scenes 10000`` measures the
+embedded model and SD1.5's architecture with random weights at 2, 5 and 10 classes, each with the
+share of the time in which the network was at work, then the same pictures by several processes that
+share the device; then it labels the lab's test scenes and scores the exported COCO file. The file
+is written anew after each result.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
-import platform
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,8 +27,14 @@ from PIL import Image
 
 import pixalign as pa
 from benchmarks import labelling
+from pixalign.backbones.load import resolve_device
 from pixalign.bench.metrics import THRESHOLDS
 from pixalign.core.files import write_json
+from pixalign.core.provenance import device_name
+from pixalign.labelling.manifest import Unit
+from pixalign.labelling.run import LabelRequest, Outputs, label_folder
+from pixalign.labelling.work import Job, ModelFacts, UnitReport
+from pixalign.labelling.workers import Processes
 
 CLASSES = ("dog", "cat", "taco", "car", "tree", "chair", "banana", "horse", "rocket", "pizza")
 _COMPARED = 200  # scenes that the benchmark measures too
@@ -88,32 +96,90 @@ def photographs(folder: Path, count: int) -> list[Image.Image]:
     return pictures
 
 
-def compared(model: pa.Model, count: int, preset: str, turns: int) -> Iterator[dict[str, Any]]:
-    """`align` in memory and `label` from files to COCO, for each number of classes."""
-    config = pa.AlignConfig.preset(preset)
+def compared(
+    model: pa.Model, folder: Path, pictures: list[Image.Image], preset: str
+) -> Iterator[dict[str, Any]]:
+    """`align` in memory and `label` from files to COCO, for each number of classes.
+
+    "labelling_a_second" leaves out what a run does once: it tells the model by its weights, and
+    shows the 100 most doubtful pictures on a page.
+    """
+    config, count = pa.AlignConfig.preset(preset), len(pictures)
     with tempfile.TemporaryDirectory() as temporary, watching(model) as busy:
-        pictures = photographs(Path(temporary) / "pictures", count)
         for number in (2, 5, 10):
-            classes = list(CLASSES[:number])
+            classes, runs = list(CLASSES[:number]), []
 
             def align(classes: list[str] = classes) -> None:
                 for _ in model.align(iter(pictures), classes, config=config):
                     pass
 
-            def label(classes: list[str] = classes) -> None:
-                out = Path(temporary) / "out"
-                shutil.rmtree(out, ignore_errors=True)
-                folder = Path(temporary) / "pictures"
-                model.label(folder, classes, out, formats=["coco"], config=config)
+            def label(classes: list[str] = classes, runs: list[Any] = runs) -> None:
+                out = Path(temporary) / f"{len(classes)}"
+                runs.append(model.label(folder, classes, out, formats=["coco"], config=config))
 
             list(model.align(iter(pictures[:16]), classes, config=config))
             row: dict[str, Any] = {"classes": number, "pictures": count}
             for name, work in (("align", align), ("label", label)):
-                seconds, network = min(timed(work, busy) for _ in range(turns))
+                seconds, network = timed(work, busy)
                 row[f"{name}_a_second"] = round(count / seconds, 2)
                 row[f"network_share_{name}"] = round(network / seconds, 3)
-            row["label_of_align"] = round(row["label_a_second"] / row["align_a_second"], 3)
+            row["labelling_a_second"] = runs[0].summary["pictures_a_second"]
+            for name in ("label", "labelling"):
+                row[f"{name}_of_align"] = round(row[f"{name}_a_second"] / row["align_a_second"], 3)
             yield row
+
+
+def built(kind: str, device: str) -> pa.Model:
+    """The embedded model, or an architecture with random weights."""
+    if kind == "embedded":
+        return pa.load(device=device)
+    from benchmarks.architectures import build
+
+    return pa.load(build(kind, device).pipe)
+
+
+def begun(kind: str, device: str, stamps: Path, number: int) -> pa.Model:
+    """`built` in a process of its own, which says when it is ready."""
+    model = built(kind, device)
+    (stamps / str(number)).touch()
+    return model
+
+
+@dataclass
+class Watched:
+    """A labeller whose reports are timed."""
+
+    labeller: Processes
+    reports: list[tuple[float, int]] = field(default_factory=list)
+
+    def facts(self, config: pa.AlignConfig) -> ModelFacts:
+        """Those of its model."""
+        return self.labeller.facts(config)
+
+    def label(self, job: Job, todo: Sequence[Unit]) -> Iterator[UnitReport]:
+        """The same reports."""
+        for report in self.labeller.label(job, todo):
+            self.reports.append((time.time(), len(report.done)))
+            yield report
+
+
+def by_processes(
+    kind: str, device: str, workers: int, request: LabelRequest, out: Path, formats: tuple[str, ...]
+) -> tuple[dict[str, Any], Any]:
+    """Labels by several processes on one device, with the rate once all are at work."""
+    with tempfile.TemporaryDirectory() as temporary:
+        load = partial(begun, kind, device, Path(temporary))
+        watched = Watched(Processes(load, workers))
+        try:
+            run = label_folder(watched, request, out, Outputs(formats))
+        finally:
+            watched.labeller.close()
+        ready = max(path.stat().st_mtime for path in Path(temporary).iterdir())
+    since = [report for report in watched.reports if report[0] > ready]
+    done = sum(count for _, count in since[1:])
+    rate = done / (since[-1][0] - since[0][0]) if len(since) > 1 else None
+    about = {"workers": workers, "pictures": len(run.finished), "after_all_began": done}
+    return {**about, "pictures_a_second": rate and round(rate, 2)}, run
 
 
 def timed(work: Callable[[], None], busy: Busy) -> tuple[float, float]:
@@ -125,83 +191,86 @@ def timed(work: Callable[[], None], busy: Busy) -> tuple[float, float]:
     return time.perf_counter() - begun, spent
 
 
-def at_scale(model: pa.Model, count: int, preset: str, processes: int) -> Iterator[dict[str, Any]]:
+def at_scale(
+    device: str, count: int, preset: str, workers: int, keep: Path | None
+) -> Iterator[dict[str, Any]]:
     """Scenes with their classes, labelled from files to COCO, and scored; what is known so far."""
     config = pa.AlignConfig.preset(preset)
-    with tempfile.TemporaryDirectory() as temporary, watching(model) as busy:
-        folder, begun = Path(temporary), time.perf_counter()
-        subjects = labelling.scenes(count, folder / "pictures", processes)
-        found: dict[str, Any] = {"scenes": count, "preset": preset}
-        found["rendering_seconds"] = round(time.perf_counter() - begun, 1)
-        yield found
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        subjects = labelling.scenes(count, folder / "pictures", min(16, os.cpu_count() or 1))
         lists = labelling.lists_of(subjects)
-        runs: list[Any] = []
-
-        def label() -> None:
-            options: dict[str, Any] = {"config": config, "min_area": 0, "formats": ["coco"]}
-            runs.append(model.label(folder / "pictures", lists, folder / "out", **options))
-
-        seconds, network = timed(label, busy)
-        (run,) = runs
-        found["pictures_a_second"] = round(count / seconds, 2)
-        found["labelling_alone_a_second"] = run.summary["pictures_a_second"]
-        found["network_share"] = round(network / seconds, 3)
+        request = LabelRequest(folder / "pictures", (), lists, config)
+        out = folder / "out"
+        found, run = by_processes("embedded", device, workers, request, out, ("coco",))
+        found |= {"preset": preset, "seconds": run.summary["seconds"]}
+        yield found
+        exported = out / "coco" / "annotations" / "instances_train.json"
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            (keep / "scenes.json.gz").write_bytes(gzip.compress(exported.read_bytes()))
         masks = labelling.tallies(subjects, run.finished, THRESHOLDS[0])
         found["miou_of_exported_masks"] = labelling.miou(masks)
         yield found
         few = slice(_COMPARED)
         found["compared_scenes"] = len(subjects[few])
+        model = built("embedded", device)
         found["miou_of_the_benchmark"] = labelling.benchmark_miou(model, subjects[few], preset)
         found["miou_of_their_exported_masks"] = labelling.miou(masks[few])
         yield found
-        exported = folder / "out" / "coco" / "annotations" / "instances_train.json"
-        truth = labelling.truth_of(subjects, run.finished)
-        scores = labelling.coco_scores(truth, exported)
+        scores = labelling.coco_scores(labelling.truth_of(subjects, run.finished), exported)
         yield found | {name: round(score, 2) for name, score in scores.items()}
 
 
 def main(
     out: Annotated[Path, typer.Option(help="The JSON file of results.")],
-    minutes: Annotated[float, typer.Option(help="About how long it may take in all.")] = 4,
-    count: Annotated[int, typer.Option(help="Photographs of the embedded model.")] = 160,
-    large: Annotated[int, typer.Option(help="Photographs of SD1.5's architecture; 0: none.")] = 48,
-    scenes: Annotated[int, typer.Option(help="The most of them.")] = 10_000,
+    count: Annotated[int, typer.Option(help="Photographs of the embedded model; 0: none.")] = 320,
+    large: Annotated[int, typer.Option(help="Photographs of SD1.5's architecture; 0: none.")] = 64,
+    workers: Annotated[str, typer.Option(help="Processes on one device, such as 2,4.")] = "",
+    scenes: Annotated[int, typer.Option(help="Scenes to label and score; 0: none.")] = 0,
+    keep: Annotated[Path | None, typer.Option(help="A folder for the scenes' COCO file.")] = None,
     preset: str = "fast",
-    turns: int = 2,
     device: str = "auto",
 ) -> None:
     """Measure one part after the other."""
-    begun = time.perf_counter()
-    model = pa.load(device=device)
-    where = torch.device(model.backbone.device)
-    name = torch.cuda.get_device_name(where) if where.type == "cuda" else platform.machine()
-    known: dict[str, Any] = {"device": name, "cores": os.cpu_count(), "preset": preset}
-    known["torch"] = torch.__version__
+    started = time.perf_counter()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    where = resolve_device(device)
+    known: dict[str, Any] = {"device": device_name(where), "cores": os.cpu_count()}
+    known |= {"preset": preset, "torch": torch.__version__}
 
     def note(part: str, value: Any) -> None:
         known[part] = value
-        known["seconds"] = round(time.perf_counter() - begun, 1)
+        known["seconds"] = round(time.perf_counter() - started, 1)
         write_json(out, known)
         print(part, value[-1] if isinstance(value, list) else value, flush=True)
 
-    rates: list[dict[str, Any]] = []
-    for row in compared(model, count, preset, turns):
-        rates.append(row)
-        note("embedded", rates)
-    if large:
-        from benchmarks.architectures import build
-
-        sd15, rows = pa.load(build("sd15", device).pipe), []
-        for row in compared(sd15, large, preset, 1):
-            rows.append(row)
-            note("sd15", rows)
-        del sd15
-    left = 60 * minutes - (time.perf_counter() - begun)
-    # Half of what is left to labelling; the rest to rendering and scoring. Scenes have 2 to 4.
-    most = int(0.5 * left * rates[0]["label_a_second"])
-    wanted = max(12, min(scenes, most // 12 * 12))
-    for row in at_scale(model, wanted, preset, min(16, os.cpu_count() or 1)):
-        note("scenes", dict(row))
+    several = [int(number) for number in workers.split(",") if number]
+    for kind, number in (("embedded", count), ("sd15", large)):
+        if not number:
+            continue
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "pictures"
+            pictures = photographs(folder, number)
+            model, rows = built(kind, device), []
+            for row in compared(model, folder, pictures, preset):
+                rows.append(row)
+                note(kind, rows)
+            del model
+            for path in sorted(folder.iterdir()) * (4 * bool(several)):  # other bytes, same picture
+                copy = folder / f"{len(list(folder.iterdir())):05d}.jpg"
+                copy.write_bytes(path.read_bytes() + b" " * len(copy.name))
+            phrases = tuple(map(pa.Phrase, CLASSES[:2]))
+            request = LabelRequest(folder, phrases, config=pa.AlignConfig.preset(preset))
+            found: list[dict[str, Any]] = []
+            for processes in several:
+                here = Path(temporary) / f"{processes}"
+                row, _ = by_processes(kind, device, processes, request, here, ("coco",))
+                found.append(row)
+                note(f"{kind}, by processes", found)
+    if scenes:
+        for row in at_scale(device, scenes, preset, max(several, default=1), keep):
+            note("scenes", dict(row))
 
 
 if __name__ == "__main__":
