@@ -386,7 +386,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         (count, row, seed)
         for seed in range(given.seeds)
         for count in given.pairs
-        for row in (*DRAWN, *SCENES)
+        for row in given.rows
     ]
     work: list[Work] = []
     for count, row, seed in runs:
@@ -398,7 +398,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         count, row, _ = runs[number]
         counts.setdefault((count, row), []).append(tested)
         for size in given.pairs:
-            rows = {r: np.stack(counts[size, r]) for r in (*DRAWN, *SCENES) if (size, r) in counts}
+            rows = {r: np.stack(counts[size, r]) for r in given.rows if (size, r) in counts}
             result["rows"][str(size)] = summarise(rows)
         result["trained"] = number + 1
         result["seconds"] = round(time.perf_counter() - begun, 1)
@@ -441,6 +441,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", default="lab:sd2")
     parser.add_argument("--pairs", type=int, nargs="+", default=[128, 512])
+    parser.add_argument("--rows", nargs="+", default=[*DRAWN, *SCENES], help="what is trained on")
     parser.add_argument("--drawing-steps", type=int, default=50)
     parser.add_argument("--train-steps", type=int, default=1200)
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,6 +1,7 @@
 """Reading ahead: order, bounds and errors."""
 
 import threading
+import time
 
 import pytest
 
@@ -62,6 +63,29 @@ def test_what_was_made_before_an_error_comes_first():
         assert [next(results) for _ in range(3)] == ["0", "1", "2"]
         with pytest.raises(ValueError, match="three"):
             next(results)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_ready_results_are_given_at_once_or_when_many_wait(at_once):
+    made, ready = [], threading.Event()
+
+    def items():
+        for number in range(4):
+            made.append(number)
+            yield number
+            if number == 0:
+                ready.wait(20)
+                time.sleep(0.1)  # the future is done a moment after its work
+
+    def work(number):
+        if number == 0:
+            ready.set()
+        return number
+
+    with read_ahead(work, items(), most=3, at_once=at_once) as results:
+        assert next(results) == 0
+        assert len(made) in ((1, 2) if at_once else (3,))
+        assert list(results) == [1, 2, 3]
 
 
 def test_what_is_left_is_not_begun():

@@ -10,6 +10,7 @@ import torch
 
 import pixalign as pa
 from label_folders import CLASSES, QUICK, contents, label, write_pictures
+from pixalign.labelling import work
 from pixalign.labelling.run import LabelRequest, Outputs, label_folder
 from pixalign.labelling.workers import Processes
 
@@ -52,6 +53,31 @@ def test_a_process_that_is_killed_is_replaced(sd1_folder, tmp_path):
         sorted(p.name for p in (tmp_path / o / "run/shards").iterdir()) for o in ("out", "alone")
     ]
     assert names[0] == names[1]  # which hold checksums
+
+
+def load_for_small_units(folder, number):
+    work.UNIT = 2
+    return load(folder, None, number)
+
+
+def test_a_process_never_waits_for_units_while_it_owes_reports(sd1_folder, tmp_path, monkeypatch):
+    """Of many small ones it knows few at a time, and a stream of pictures reads further ahead."""
+    folder = write_pictures(tmp_path / "pictures", 24)
+
+    def stuck(*_):
+        raise TimeoutError("nothing is reported")
+
+    usual = signal.signal(signal.SIGALRM, stuck)
+    signal.alarm(120)
+    try:
+        run = labelled(Processes(partial(load_for_small_units, sd1_folder), 1), folder, tmp_path)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, usual)
+    assert len(list((tmp_path / "run/shards").iterdir())) == 12
+    monkeypatch.setattr(work, "UNIT", 2)
+    alone = label(pa.load(sd1_folder, device="cpu"), folder, tmp_path / "alone")
+    assert contents(run.finished) == contents(alone.finished)
 
 
 def broken(number):

@@ -28,9 +28,12 @@ def read_ahead(
     most: int = 2 * _THREADS,
     size: Callable[[Item], int] | None = None,
     room: int = 0,
+    at_once: bool = False,
 ) -> Iterator[Iterator[Result]]:
     """``work`` of each item, in their order; at most so many results wait to be taken.
 
+    That many do wait, if there are as many items, so that work is always ahead of whoever takes
+    its results; where making the items is what takes long, ``at_once`` gives each when it is ready.
     With ``size`` fewer wait where the sizes of all but the last already fill the ``room``. What
     ``work`` raises, or the next item's making, is raised where its result would be taken.
     """
@@ -46,7 +49,7 @@ def read_ahead(
             for item in until_error(items, failed):
                 waiting.append((pool.submit(work, item), 0 if size is None else size(item)))
                 del item  # what is taken is held by whoever took it
-                while full():
+                while full() or (at_once and waiting and waiting[0][0].done()):
                     yield waiting.popleft()[0].result()
             while waiting:
                 yield waiting.popleft()[0].result()

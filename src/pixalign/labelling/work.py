@@ -167,7 +167,8 @@ def label_units(model: AlignmentModel, job: Job, units: Iterable[Unit]) -> Itera
     pairs = ((unit, item) for unit in units for item in unit.items)
     with read_ahead(read, pairs, most=UNIT) as pictures:
         hands = (_InHand.of(list(group)) for _, group in groupby(pictures, key=lambda x: x[0]))
-        with read_ahead(write, _labelled(model, job, hands), most=UNITS) as reports:
+        labelled = _labelled(model, job, hands)
+        with read_ahead(write, labelled, most=UNITS, at_once=True) as reports:
             yield from reports
 
 
@@ -212,7 +213,7 @@ def _streamed(
         config=job.config,
         seed=(seed for _, _, seed in seeds),
     )
-    with read_ahead(kept_of, aligned, most=_KEPT) as kept:
+    with read_ahead(kept_of, aligned, most=_KEPT, at_once=True) as kept:
         for each in kept:
             while begun[0].done:
                 yield _ended(begun)

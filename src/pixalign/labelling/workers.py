@@ -7,6 +7,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -15,7 +16,7 @@ from pixalign.core.protocols import AlignmentModel
 from pixalign.labelling.manifest import Unit
 from pixalign.labelling.work import UNITS, Job, ModelFacts, UnitReport, label_units
 
-_AHEAD = UNITS + 1  # units that a process knows of: those in hand, and one that it reads ahead
+_AHEAD = UNITS + 2  # units that a process knows of: those that end, one in the network, the next
 _MOST_DEATHS = 3
 
 
@@ -28,9 +29,9 @@ class _Worker:
     units: deque[Unit] = field(default_factory=deque)
     ended: bool = False
 
-    def feed(self, todo: deque[Unit]) -> None:
-        """Hand out units until it has enough to read ahead; at the end, say so."""
-        while not self.ended and todo and len(self.units) < _AHEAD:
+    def feed(self, todo: deque[Unit], most: int) -> None:
+        """Hand out units until it knows of so many; at the end, say so."""
+        while not self.ended and todo and len(self.units) < most:
             self.units.append(todo.popleft())
             self.pipe.send(self.units[-1])
         if not todo and not self.ended:
@@ -58,9 +59,10 @@ class Processes:
     def label(self, job: Job, todo: Sequence[Unit]) -> Iterator[UnitReport]:
         """In the order in which they are done."""
         waiting = deque(todo)
+        most = max(1, min(_AHEAD, -(-len(todo) // self.count)))  # a few are shared out evenly
         known: set[Any] = {self.workers[0].pipe}
         self.workers[0].pipe.send(job)
-        self.workers[0].feed(waiting)
+        self.workers[0].feed(waiting, most)
         for _ in range(min(self.count, len(todo)) - 1):
             self._start(job.config)
         while any(worker.units for worker in self.workers) or waiting:
@@ -81,7 +83,7 @@ class Processes:
                 else:
                     worker.units.remove(message.unit)
                     yield message
-                worker.feed(waiting)
+                worker.feed(waiting, most)
 
     def close(self) -> None:
         """End the processes; what they have in hand is lost."""
@@ -125,6 +127,15 @@ class Processes:
         return facts
 
 
+def _there(pipe: Connection, todo: Iterator[Unit]) -> Iterator[Unit]:
+    """Units that need not be waited for: reports may be owed before there are more."""
+    while pipe.poll():
+        unit = next(todo, None)
+        if unit is None:
+            return
+        yield unit
+
+
 def _serve(
     pipe: Connection, load: Callable[[int], AlignmentModel], number: int, config: AlignConfig
 ) -> None:
@@ -134,8 +145,10 @@ def _serve(
         model = load(number)
         pipe.send(ModelFacts.of(model, config))
         job: Job = pipe.recv()
-        for report in label_units(model, job, iter(pipe.recv, None)):
-            pipe.send(report)
+        todo = iter(pipe.recv, None)
+        for unit in todo:
+            for report in label_units(model, job, chain([unit], _there(pipe, todo))):
+                pipe.send(report)
         pipe.recv()  # until the other end is closed
     except (EOFError, ConnectionError):
         return

@@ -39,7 +39,8 @@ class Pending:
 
 def concluded(pending: Iterator[Pending]) -> Iterator[Alignment]:
     """The results in their order, made in threads while the network goes on."""
-    with read_ahead(Pending.conclude, pending, _MOST, lambda p: p.values, _VALUES) as results:
+    how: dict[str, Any] = {"size": lambda waiting: waiting.values, "room": _VALUES}
+    with read_ahead(Pending.conclude, pending, _MOST, **how, at_once=True) as results:
         yield from results
 
 
