@@ -103,6 +103,8 @@ class Scene:
             for text in variant.design.texts(self.names, point)
             if (text, point) not in self.errors
         }
+        if not asked:  # an earlier set of names has asked for all of it
+            return
         texts = list(dict.fromkeys(text for text, _ in asked))
         order = {text: n for n, text in enumerate(texts)}
         pairs, backbone = list(asked), self.method.backbone

@@ -74,7 +74,7 @@ def report(docs: Path, *, figures: bool = True) -> list[Path]:
         for (name, found), draw in zip(plots.items(), (passes, reliability), strict=True):
             if found:
                 write_bytes(make_folder(docs / "method") / f"{name}.png", draw(found).png)
-        timed = docs / "speed" / "sd15.json"
+        timed = docs / "speed" / "sd15-classes.json"
         if timed.is_file() and "sd2" in about["steps"]:
             image = seconds(_json(timed), about["steps"]["sd2"]).png
             write_bytes(docs / "speed" / "classes.png", image)
@@ -152,12 +152,11 @@ def read_method(folder: Path) -> dict[str, Any]:
 
 def read_synthetic(folder: Path) -> dict[str, Any]:
     """By model what `python -m lab synthetic` says of filters, and what
-    benchmarks/synthetic_training.py of the networks that learnt from drawn pictures."""
+    examples/training/synthetic_training.py of the networks that learnt from drawn pictures."""
     names = [name for name in LAB_MODELS if (folder / f"{name}.json").is_file()]
-    training = [name for name in LAB_MODELS if (folder / "training" / f"{name}.json").is_file()]
     return {
         "models": {name: _json(folder / f"{name}.json") for name in names},
-        "training": {name: _json(folder / "training" / f"{name}.json") for name in training},
+        "training": {p.stem: _json(p) for p in sorted((folder / "training").glob("*.json"))},
         "classifier": last_lines(folder.parent / "lab")["classifier"],
     }
 

@@ -99,7 +99,7 @@ def write_text(path: Path, text: str) -> Path:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> Path:
     """Indented JSON; what is not a number (NaN) must have become null before."""
-    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
     return write_text(path, text + "\n")
 
 

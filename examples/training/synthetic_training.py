@@ -1,6 +1,6 @@
 """What is a network worth that learns from drawn pictures and the masks that we gave them?
 
-python benchmarks/synthetic_training.py --out runs/training --model lab:sd2 --pairs 128 512
+python examples/training/synthetic_training.py --out runs/training --model lab:sd2 --pairs 128 512
 
 A lab model draws prompts of twelve classes; one measurement a picture gives the masks of
 "attention", "elbo" and "dense". A small U-Net learns from N pairs and is tested on scenes whose

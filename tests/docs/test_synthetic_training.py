@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "training"))
 
 import synthetic_training as study
 
