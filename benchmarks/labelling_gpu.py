@@ -29,7 +29,7 @@ import pixalign as pa
 from benchmarks import labelling
 from pixalign.backbones.load import resolve_device
 from pixalign.bench.metrics import THRESHOLDS
-from pixalign.core.files import write_json
+from pixalign.core.files import make_folder, write_bytes, write_json
 from pixalign.core.provenance import device_name
 from pixalign.labelling.manifest import Unit
 from pixalign.labelling.run import LabelRequest, Outputs, label_folder
@@ -164,14 +164,14 @@ class Watched:
 
 
 def by_processes(
-    kind: str, device: str, workers: int, request: LabelRequest, out: Path, formats: tuple[str, ...]
+    kind: str, device: str, workers: int, request: LabelRequest, out: Path
 ) -> tuple[dict[str, Any], Any]:
     """Labels by several processes on one device, with the rate once all are at work."""
     with tempfile.TemporaryDirectory() as temporary:
         load = partial(begun, kind, device, Path(temporary))
         watched = Watched(Processes(load, workers))
         try:
-            run = label_folder(watched, request, out, Outputs(formats))
+            run = label_folder(watched, request, out, Outputs(("coco",)))
         finally:
             watched.labeller.close()
         ready = max(path.stat().st_mtime for path in Path(temporary).iterdir())
@@ -202,13 +202,13 @@ def at_scale(
         lists = labelling.lists_of(subjects)
         request = LabelRequest(folder / "pictures", (), lists, config)
         out = folder / "out"
-        found, run = by_processes("embedded", device, workers, request, out, ("coco",))
+        found, run = by_processes("embedded", device, workers, request, out)
         found |= {"preset": preset, "seconds": run.summary["seconds"]}
         yield found
         exported = out / "coco" / "annotations" / "instances_train.json"
         if keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
-            (keep / "scenes.json.gz").write_bytes(gzip.compress(exported.read_bytes()))
+            packed = gzip.compress(exported.read_bytes())
+            write_bytes(make_folder(keep) / "scenes.json.gz", packed)
         masks = labelling.tallies(subjects, run.finished, THRESHOLDS[0])
         found["miou_of_exported_masks"] = labelling.miou(masks)
         yield found
@@ -234,7 +234,7 @@ def main(
 ) -> None:
     """Measure one part after the other."""
     started = time.perf_counter()
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     where = resolve_device(device)
     known: dict[str, Any] = {"device": device_name(where), "cores": os.cpu_count()}
     known |= {"preset": preset, "torch": torch.__version__}
@@ -265,7 +265,7 @@ def main(
             found: list[dict[str, Any]] = []
             for processes in several:
                 here = Path(temporary) / f"{processes}"
-                row, _ = by_processes(kind, device, processes, request, here, ("coco",))
+                row, _ = by_processes(kind, device, processes, request, here)
                 found.append(row)
                 note(f"{kind}, by processes", found)
     if scenes:
